@@ -1,0 +1,81 @@
+"""The ``sm120`` command: finds the command asked for and turns errors into one message and one exit code.
+
+No logic of a stage lives here; each command is a module beside this one, loaded only when it is used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import cast
+
+import click
+
+from sm120_wheels import __version__
+from sm120_wheels.errors import Interrupted, Sm120Error
+
+#: command name -> (module:attribute, one line of help). The help stands here so that --help loads nothing.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+
+class _LazyGroup(click.Group):
+    """A click group that imports a command only when it is invoked."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        return cast(click.Command, getattr(importlib.import_module(module), attribute))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            ctx.fail(f"no command {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sm120")
+def cli() -> None:
+    """Build, prove and publish CUDA kernel wheels for NVIDIA SM120 and SM121 GPUs."""
+
+
+def _on_sigterm(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of ``sm120``. Exit codes: errors.py lists them; 2 is a usage error, 130 an interruption."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="sm120", standalone_mode=False)
+    except click.exceptions.Abort:
+        _fail(Interrupted("interrupted", hint="run the same command again: finished stages are not repeated"))
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except KeyboardInterrupt:
+        _fail(Interrupted("interrupted", hint="run the same command again: finished stages are not repeated"))
+    except Sm120Error as exc:
+        _fail(exc)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(error: Sm120Error) -> None:
+    sys.stdout.flush()
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+    sys.exit(error.exit_code)

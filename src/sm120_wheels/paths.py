@@ -1,0 +1,51 @@
+"""Where things lie on disk: our data (recipes, patches), the cache, the build folder and the output folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_root() -> Path:
+    """The folder that holds recipes/ and patches/: a checkout's root, or the installed package's data."""
+    checkout = _PACKAGE.parent.parent
+    if (checkout / "recipes").is_dir() and (checkout / "pyproject.toml").is_file():
+        return checkout
+    return _PACKAGE / "_data"
+
+
+def recipes_root() -> Path:
+    return data_root() / "recipes"
+
+
+def patches_root() -> Path:
+    return data_root() / "patches"
+
+
+def cache_root() -> Path:
+    """Shared by all builds of a user, safe to delete: ``SM120_CACHE_DIR`` or the platform's cache folder."""
+    return _from_environment("SM120_CACHE_DIR") or Path(platformdirs.user_cache_path("sm120-wheels"))
+
+
+def build_root() -> Path:
+    """Work folders of builds: ``SM120_BUILD_DIR``, or ``build/`` in the current folder."""
+    return _from_environment("SM120_BUILD_DIR") or Path.cwd() / "build"
+
+
+def dist_root() -> Path:
+    """Finished wheels: ``SM120_DIST_DIR``, or ``dist/`` in the current folder."""
+    return _from_environment("SM120_DIST_DIR") or Path.cwd() / "dist"
+
+
+def runtime_root() -> Path:
+    """Sockets and locks of this user on this host (the compile broker): the platform's runtime folder."""
+    return _from_environment("SM120_RUNTIME_DIR") or Path(platformdirs.user_runtime_path("sm120-wheels"))
+
+
+def _from_environment(name: str) -> Path | None:
+    value = os.environ.get(name)
+    return Path(value).expanduser().absolute() if value else None
