@@ -132,10 +132,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM to the group (ninja then ends its compilers and keeps its log), SIGKILL to what is left."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=_TERM_GRACE_S)
-    except subprocess.TimeoutExpired:
-        pass
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
