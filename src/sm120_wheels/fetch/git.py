@@ -1,0 +1,142 @@
+"""Bring one commit of a git repository here and check part of it out; shallow where the server allows.
+
+An object's name is the hash of its content, so a commit that git accepted is the pinned one, whoever sent it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sm120_wheels import files
+from sm120_wheels.console import note
+from sm120_wheels.errors import CommandError, CommitNotFoundError, HostUnreachableError, OfflineError
+from sm120_wheels.fetch.download import MIRROR_HINT
+from sm120_wheels.process import Finished, run
+from sm120_wheels.settings import Settings
+
+_NO_COMMIT = re.compile(
+    r"not our ref|unadvertised object|no such remote ref|couldn't find remote ref|bad object|unable to find", re.I
+)
+_UNREACHABLE = re.compile(
+    r"could not resolve|failed to connect|connection (refused|timed out|reset)|unable to access|timed? out"
+    r"|does not appear to be a git repository|does not exist|no such file|could not read from remote"
+    r"|authentication failed|could not read Username|repository .* not found",
+    re.I,
+)
+
+
+def checkout(url: str, commit: str, *, paths: Sequence[str], cache_root: Path, settings: Settings) -> tuple[Path, str]:
+    """A folder with the files of a commit (only ``paths`` where given), and where it came from.
+
+    Raises :class:`CommitNotFoundError`, :class:`HostUnreachableError` and :class:`OfflineError`.
+    """
+    part = files.content_key(sorted(paths))[:8] if paths else "all"
+    tree = cache_root / "trees" / f"{commit}-{part}"
+    if tree.is_dir():
+        return tree, "cache"
+    repository = cache_root / "git" / f"{re.sub(r'[^A-Za-z0-9._-]+', '+', url.split('://', 1)[1])}.git"
+    with files.locked(cache_root / "locks" / f"{repository.name}.lock", what=f"the cached copy of {url}"):
+        if tree.is_dir():
+            return tree, "cache"
+        came_from = "cache"
+        if not _has(repository, commit):
+            came_from = _fetch(url, commit, repository, settings)
+        with files.atomic_path(tree) as temporary:
+            temporary.mkdir()
+            _export(repository, commit, paths, temporary, url)
+    return tree, came_from
+
+
+def _git(
+    repository: Path,
+    *arguments: str | Path,
+    check: bool = True,
+    env: dict[str, str] | None = None,
+    stdin: bytes | None = None,
+) -> Finished:
+    """git on a bare repository, deaf to the user's own configuration and to any prompt."""
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith("GIT_SSL")},
+        "GIT_DIR": str(repository),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "LC_ALL": "C",
+        **(env or {}),
+    }
+    return run(
+        ["git", "-c", "core.autocrlf=false", "-c", "gc.auto=0", *arguments], env=environment, check=check, stdin=stdin
+    )
+
+
+def _has(repository: Path, commit: str) -> bool:
+    return repository.is_dir() and _git(repository, "cat-file", "-e", f"{commit}^{{tree}}", check=False).ok
+
+
+def _fetch(url: str, commit: str, repository: Path, settings: Settings) -> str:
+    place = settings.mirror.map_url(url) if settings.mirror else None
+    place = place or url
+    if settings.offline and not place.startswith("file:"):
+        raise OfflineError(
+            f"commit {commit[:12]} is not in the cache, and offline mode forbids to fetch it",
+            where=url,
+            hint="run once without --offline; docs/how-to/build-offline.md shows how to carry a cache over",
+        )
+    if not repository.is_dir():
+        with files.atomic_path(repository) as temporary:
+            _git(temporary, "init", "--quiet", "--bare", temporary)
+    note(f"fetching {url.rsplit('/', 1)[-1]} {commit[:12]}" + (f" from {place}" if place != url else ""))
+    with files.no_space_is_an_error(repository):
+        shallow = _git(repository, "fetch", "--quiet", "--no-tags", "--depth=1", place, commit, check=False)
+        if not shallow.ok and re.search(r"unadvertised object|shallow", shallow.output, re.I):
+            # Servers before protocol 2 give only what a ref names: take everything, then look for the commit.
+            _git(repository, "fetch", "--quiet", "--tags", place, "+refs/*:refs/mirror/*", check=False)
+        if not _has(repository, commit):
+            raise _explain(url, place, commit, shallow)
+    return place
+
+
+def _explain(url: str, place: str, commit: str, finished: Finished) -> Exception:
+    output = finished.output.strip()
+    why = "\n".join(line for line in output.splitlines() if line.strip())[-600:]
+    if "No space left" in output:
+        return files.no_space(Path(finished.argv[-1]) if Path(finished.argv[-1]).exists() else Path.cwd())
+    if _NO_COMMIT.search(output) or finished.ok:
+        return CommitNotFoundError(
+            f"commit {commit} is not there",
+            where=place,
+            why=why or f"pinned for {url}",
+            hint="the mirror is older than the pin or holds another project: update it, or take another with --mirror"
+            if place != url
+            else "upstream has rewritten its history or hidden the commit; take a mirror that has it with --mirror",
+        )
+    if _UNREACHABLE.search(output):
+        host = urlsplit(place).netloc or place
+        return HostUnreachableError(f"cannot fetch from {host}", where=place, why=why, hint=MIRROR_HINT)
+    return CommandError("git fetch failed", where=" ".join(finished.argv), why=why)
+
+
+def _export(repository: Path, commit: str, paths: Sequence[str], into: Path, url: str) -> None:
+    """Write the files with checkout-index, since ``git archive`` would drop what .gitattributes marks export-ignore."""
+    index = into.with_name(f"{into.name}.index")
+    env = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(into)}
+    try:
+        _git(repository, "read-tree", commit, env=env)
+        listed = _git(repository, "ls-files", "-z", "--", *paths, env=env).output if paths else ""
+        for path in paths:
+            if not any(name == path or name.startswith(f"{path.rstrip('/')}/") for name in listed.split("\0")):
+                raise CommitNotFoundError(
+                    f"commit {commit[:12]} has no {path}", where=url, hint="check the key paths of this source"
+                )
+        if paths:
+            stdin = listed.encode("utf-8")
+            _git(repository, "checkout-index", "-f", "-z", "--stdin", f"--prefix={into}/", env=env, stdin=stdin)
+        else:
+            _git(repository, "checkout-index", "-a", "-f", f"--prefix={into}/", env=env)
+    finally:
+        index.unlink(missing_ok=True)
+        shutil.rmtree(into / ".git", ignore_errors=True)

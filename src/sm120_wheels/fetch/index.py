@@ -1,0 +1,65 @@
+"""Find an sdist on the Python package index that pip or uv is configured for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import requests
+from packaging.utils import InvalidSdistFilename, parse_sdist_filename
+from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
+
+from sm120_wheels.errors import DownloadError, HostUnreachableError
+
+_INDEX_HINT = "check the network, or set the index with UV_DEFAULT_INDEX, PIP_INDEX_URL or pip's own configuration"
+
+
+def index_url(environ: Mapping[str, str] = os.environ) -> str:
+    """The simple index to ask: uv's or pip's setting, else the public one."""
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+        if environ.get(variable):
+            return environ[variable]
+    return _pip_config().get("index-url") or PYPI_SIMPLE_ENDPOINT
+
+
+def _pip_config() -> dict[str, str]:
+    """pip's ``global.*`` and ``install.*`` settings; empty where pip is not there."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    found: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        key, separator, value = line.partition("=")
+        section, _, name = key.partition(".")
+        if separator and section in ("global", "install"):
+            found[name] = value.strip("'")
+    return found
+
+
+def find_file(filename: str) -> list[str]:
+    """URLs of an sdist on the index. Raises :class:`HostUnreachableError` or :class:`DownloadError`."""
+    endpoint = index_url()
+    try:
+        project, _ = parse_sdist_filename(filename)
+        with PyPISimple(endpoint) as client:
+            page = client.get_project_page(project)
+    except InvalidSdistFilename as exc:
+        raise DownloadError(f"{filename} is not the name of an sdist", why=str(exc)) from exc
+    except NoSuchProjectError as exc:
+        raise DownloadError(f"the index does not know {filename}", where=endpoint, hint=_INDEX_HINT) from exc
+    except requests.RequestException as exc:
+        raise HostUnreachableError(
+            "cannot reach the package index", where=endpoint, why=str(exc), hint=_INDEX_HINT
+        ) from exc
+    except json.JSONDecodeError as exc:
+        raise DownloadError("the index gave an unreadable page", where=endpoint, why=str(exc)) from exc
+    urls = [package.url for package in page.packages if package.filename == filename]
+    if not urls:
+        raise DownloadError(f"the index has no file {filename}", where=endpoint, hint=_INDEX_HINT)
+    return urls

@@ -1,0 +1,179 @@
+"""Patches to upstream's sources: found by version range, applied in order with full context, never forced.
+
+Each ends as ``applied`` or ``already in``; a conflict is an error that shows the hunk beside upstream's lines.
+Layout: patches/<recipe>/<versions>/NNNN-what-it-does.patch, where <versions> is one version (``0.4.4``) or a range with
+both ends in it (``0.4.4--0.4.5``).
+"""
+
+from __future__ import annotations
+
+import email.parser
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packaging.version import InvalidVersion, Version
+from unidiff import PatchSet, UnidiffParseError
+
+from sm120_wheels import files, paths
+from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError
+from sm120_wheels.process import Finished, run
+
+State = Literal["applied", "already in"]
+
+#: Headers that every patch carries before its diff.
+REQUIRED_HEADERS = ("Subject", "Date", "Upstream-Status")
+_SHOWN_LINES = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One patch file."""
+
+    path: Path
+    package: str
+    low: str
+    high: str
+    subject: str
+    source: str
+    """Name of the recipe's source that it applies to; empty: the main one."""
+    headers: dict[str, str]
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """``sgl-kernel/0.4.4--0.4.5/0001-….patch``."""
+        return f"{self.package}/{self.path.parent.name}/{self.path.name}"
+
+    def covers(self, version: str) -> bool:
+        return Version(self.low) <= Version(version) <= Version(self.high)
+
+
+def discover(package: str, root: Path | None = None) -> list[Patch]:
+    """All patches of a recipe in the order of application. Raises :class:`PatchInvalidError`."""
+    folder = (root or paths.patches_root()) / package
+    found = [_read(path, package) for path in folder.glob("*/*.patch")]
+    return sorted(found, key=lambda patch: (patch.path.name, Version(patch.low)))
+
+
+def select(patches: Iterable[Patch], version: str, known_versions: Iterable[str]) -> list[Patch]:
+    """The patches for one version. Raises :class:`PatchUnusedError` where a patch fits no version of the recipe."""
+    known = list(known_versions)
+    chosen = []
+    for patch in patches:
+        if not any(patch.covers(other) for other in known):
+            raise PatchUnusedError(
+                f"the patch {patch.name} matches no version",
+                where=str(patch.path),
+                why=f"its folder says {patch.path.parent.name}; the recipe has {', '.join(known)}",
+                hint="rename the folder to the versions it is for, or delete the patch",
+            )
+        if patch.covers(version):
+            chosen.append(patch)
+    return chosen
+
+
+def apply(patch: Patch, tree: Path) -> State:
+    """Apply one patch to a folder, wholly or not at all. Raises :class:`PatchConflictError` with the hunk."""
+    forward = _git_apply(patch, tree, "--check")
+    if forward.ok:
+        _git_apply(patch, tree, check=True)
+        return "applied"
+    if _git_apply(patch, tree, "--check", "--reverse").ok:
+        return "already in"
+    raise PatchConflictError(
+        f"the patch {patch.name} does not apply",
+        where=_failed_places(forward.output) or str(patch.path),
+        why=explain_conflict(patch.path.read_text(encoding="utf-8"), tree, forward.output),
+        hint=f"upstream changed these lines: mend {patch.path}, or give it a narrower version range",
+    )
+
+
+def _git_apply(patch: Patch, tree: Path, *options: str, check: bool = False) -> Finished:
+    # A work folder often lies inside some git checkout; git apply would then drop every path outside its index.
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent), "LC_ALL": "C"}
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        env.pop(name, None)
+    return run(
+        ["git", "apply", "--whitespace=nowarn", "-p1", *options, patch.path.resolve()], cwd=tree, env=env, check=check
+    )
+
+
+def _failed_places(output: str) -> str:
+    found = re.findall(r"^error: (?:patch failed: (\S+:\d+)|(\S+): (?:No such file|already exists))", output, re.M)
+    return ", ".join(dict.fromkeys(a or b for a, b in found))
+
+
+def explain_conflict(patch_text: str, tree: Path, output: str) -> str:
+    """The first hunk that failed, and what upstream has at that place."""
+    match = re.search(r"patch failed: (\S+):(\d+)", output)
+    if not match:
+        return output.strip()
+    name, line = match.group(1), int(match.group(2))
+    hunk_text = ""
+    length = 8
+    for changed in PatchSet(patch_text):
+        for hunk in changed:
+            if changed.path == name and hunk.source_start == line:
+                hunk_text, length = str(hunk), hunk.source_length
+    upstream = (tree / name).read_text(encoding="utf-8", errors="replace").splitlines()
+    here = [f"{n:5d} {text}" for n, text in enumerate(upstream, 1) if line <= n < line + length]
+    return "\n".join(
+        [
+            "the hunk wants to change:",
+            *_shorten(hunk_text.rstrip().splitlines()),
+            f"upstream has at {name}:{line}:",
+            *_shorten(here or ["(the file ends before this line)"]),
+        ]
+    )
+
+
+def _shorten(lines: list[str]) -> list[str]:
+    if len(lines) <= _SHOWN_LINES:
+        return lines
+    return [*lines[:_SHOWN_LINES], f"… {len(lines) - _SHOWN_LINES} more lines"]
+
+
+def _read(path: Path, package: str) -> Patch:
+    text = path.read_text(encoding="utf-8")
+    head, separator, _ = text.partition("\ndiff --git ")
+    message = email.parser.Parser().parsestr(head)
+    headers = {key: " ".join(str(value).split()) for key, value in message.items()}
+    problem = ""
+    if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", path.name):
+        problem = "its name is not NNNN-what-it-does.patch"
+    elif missing := [name for name in REQUIRED_HEADERS if name not in headers]:
+        problem = f"its header lacks {', '.join(missing)}"
+    elif not separator:
+        problem = "it holds no diff (diff --git …)"
+    else:
+        try:
+            PatchSet(text)
+        except UnidiffParseError as exc:
+            problem = f"its diff is damaged: {exc}"
+    low, _, high = path.parent.name.partition("--")
+    try:
+        if not problem and Version(high or low) < Version(low):
+            problem = f"the range {path.parent.name} ends before it begins"
+    except InvalidVersion:
+        problem = f"its folder {path.parent.name!r} is neither a version nor a range such as 0.4.4--0.4.5"
+    if problem:
+        raise PatchInvalidError(
+            f"the patch {path.name} cannot be used",
+            where=str(path),
+            why=problem,
+            hint="see docs/how-to/patch-upstream.md",
+        )
+    return Patch(
+        path=path,
+        package=package,
+        low=low,
+        high=high or low,
+        subject=re.sub(r"^\[[^]]*\]\s*", "", headers["Subject"]),
+        source=headers.get("Source", ""),
+        headers=headers,
+        sha256=files.sha256_file(path),
+    )

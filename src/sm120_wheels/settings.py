@@ -1,0 +1,148 @@
+"""Settings of a user or site: the mirror template and offline mode, each with the place that set it.
+
+Precedence: option, environment variable, config file (``sm120.toml`` in the current folder, then the user's), default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import platformdirs
+
+from sm120_wheels.errors import SettingError, near_misses
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Fields that a mirror template may hold.
+MIRROR_FIELDS = ("scheme", "host", "owner", "name", "path", "file")
+_KEYS = ("mirror", "offline")
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off", ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """Maps the URL of a source to another place. A commit id or sha256 is checked after, so it needs no trust."""
+
+    template: str
+    origin: str
+    """Where the setting came from: ``option --mirror``, ``environment variable SM120_MIRROR`` or a file."""
+
+    def map_url(self, url: str) -> str | None:
+        """The mirrored URL, or None where the template has no place for a single file (``{path}`` or ``{file}``)
+        and the URL is one."""
+        parts = urlsplit(url)
+        pieces = parts.path.strip("/").split("/")
+        is_repository = len(pieces) == 2
+        if not is_repository and not re.search(r"\{(path|file)\}", self.template):
+            return None
+        values = {
+            "scheme": parts.scheme,
+            "host": parts.netloc,
+            "owner": pieces[0],
+            "name": (pieces[1] if len(pieces) > 1 else pieces[0]).removesuffix(".git"),
+            "path": parts.path.strip("/"),
+            "file": pieces[-1],
+        }
+        return self.template.format(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    mirror: Mirror | None = None
+    offline: bool = False
+
+
+def config_files(cwd: Path) -> list[Path]:
+    """Config files in order of precedence."""
+    return [cwd / "sm120.toml", Path(platformdirs.user_config_path("sm120-wheels")) / "config.toml"]
+
+
+def resolve(
+    *,
+    mirror: str | None = None,
+    offline: bool | None = None,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Settings:
+    """Settings from the options given, the environment and the config files. Raises :class:`SettingError`."""
+    found: dict[str, tuple[object, str]] = {}
+    for file in reversed(config_files(cwd or Path.cwd())):
+        for key, value in _read(file).items():
+            found[key] = (value, f"{file}, key {key}")
+    for key in _KEYS:
+        variable = f"SM120_{key.upper()}"
+        if environ.get(variable):
+            found[key] = (environ[variable], f"environment variable {variable}")
+    if mirror is not None:
+        found["mirror"] = (mirror, "option --mirror")
+    if offline is not None:
+        found["offline"] = (offline, "option --offline")
+    return Settings(
+        mirror=_mirror(*found.get("mirror", ("", ""))), offline=_boolean(*found.get("offline", (False, "")))
+    )
+
+
+def _read(file: Path) -> dict[str, object]:
+    if not file.is_file():
+        return {}
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise SettingError("the config file is not TOML", where=str(file), why=str(exc)) from exc
+    for key in values:
+        if key not in _KEYS:
+            raise SettingError(f"unknown setting {key!r}", where=str(file), hint=near_misses(key, _KEYS))
+    return values
+
+
+def _mirror(value: object, origin: str) -> Mirror | None:
+    if value == "":
+        return None
+    known = ", ".join("{" + field + "}" for field in MIRROR_FIELDS)
+    example = "for example file:///srv/git/{owner}+{name}/repo or https://git.example.org/{path}"
+    if not isinstance(value, str):
+        raise SettingError("a mirror is a template in a string", where=origin, why=f"found {value!r}", hint=example)
+    try:
+        fields = [name for _, name, _, _ in string.Formatter().parse(value) if name is not None]
+    except ValueError as exc:
+        raise SettingError(f"bad mirror template {value!r}", where=origin, why=str(exc), hint=example) from exc
+    for field in fields:
+        if field not in MIRROR_FIELDS:
+            raise SettingError(
+                f"bad mirror template {value!r}",
+                where=origin,
+                why=f"unknown field {{{field}}}; known: {known}",
+                hint=example,
+            )
+    if not fields:
+        raise SettingError(
+            f"bad mirror template {value!r}",
+            where=origin,
+            why="it has no field, so every source would come from the same place",
+            hint=f"use {known}; {example}",
+        )
+    if "://" not in value:
+        value = Path(value).expanduser().absolute().as_uri().replace("%7B", "{").replace("%7D", "}").replace("%2B", "+")
+    return Mirror(template=value, origin=origin)
+
+
+def _boolean(value: object, origin: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise SettingError(f"{value!r} is neither true nor false", where=origin, hint="use true or false")
