@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from packaging.version import InvalidVersion, Version
-from unidiff import PatchSet, UnidiffParseError
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import PatchSet
 
 from sm120_wheels import files, paths
 from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError

@@ -47,6 +47,12 @@ def _version(text: str) -> str:
         raise ValueError(f"{text!r} is not a PEP 440 version") from exc
 
 
+def _stays_inside(text: str) -> str:
+    if ".." in text.split("/"):
+        raise ValueError(f"{text!r} leads outside")
+    return text
+
+
 ArchName = Annotated[str, AfterValidator(_arch)]
 VersionText = Annotated[str, AfterValidator(_version)]
 CudaName = Annotated[str, Field(pattern=r"^\d+\.\d+$")]
@@ -54,7 +60,9 @@ PythonName = Annotated[str, Field(pattern=r"^3\.\d+$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 SlugName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-RelativePath = Annotated[str, Field(pattern=r"^(?!/)(?!.*\.\.)[A-Za-z0-9._/+-]+$")]
+RelativePath = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*$"), AfterValidator(_stays_inside)
+]
 
 
 class _Model(BaseModel):
@@ -81,6 +89,8 @@ class Source(_Model):
     fetchcontent: str | None = None
     """Name under which the package's CMake declares this source with FetchContent; it is handed over as
     `FETCHCONTENT_SOURCE_DIR_<NAME>`."""
+    into: RelativePath | None = None
+    """Where it is put, as `source/folder`, when it has to lie inside another source."""
     components: tuple[SlugName, ...] = ()
     """Needed only where one of these components is built; empty: always needed."""
     licence: str = ""
@@ -118,6 +128,8 @@ class Component(_Model):
     """CMake option that is set ON or OFF with the component."""
     architectures: tuple[ArchName, ...] = ()
     """It holds code for these targets only, and is not built for any other; empty: for all."""
+    one_python: bool = False
+    """It holds an extension module of one Python's ABI: a wheel with it is tagged for the Python it was built with."""
 
 
 class Pairing(_Model):
@@ -142,6 +154,10 @@ class PackageVersion(_Model):
     """Which of the sources holds the package."""
     directory: RelativePath = "."
     """Folder in the main source that holds pyproject.toml."""
+    components: tuple[SlugName, ...] = ()
+    """Which of the recipe's components this version has."""
+    unavailable: dict[SlugName, str] = {}
+    """Components that cannot be built in this version, each with the reason; a wheel without them is partial."""
     tools: tuple[SlugName, ...] = Field(min_length=1)
     """Locks in recipes/locks/ for the build environment (CMake, ninja, the build backend …), without torch."""
     cuda_locks: tuple[Literal["", "libs"], ...] = ("", "libs")
@@ -224,9 +240,14 @@ class Recipe(_Model):
         if self.default_version not in self.versions:
             raise ValueError(f"default_version {self.default_version} is not among versions")
         for number, version in self.versions.items():
-            for name, source in version.sources.items():
-                if unknown := set(source.components) - set(self.components):
-                    raise ValueError(f"versions.{number}.sources.{name} names unknown component {sorted(unknown)[0]!r}")
+            for place, used in [
+                ("components", version.components),
+                ("unavailable", version.unavailable),
+                *((f"sources.{name}.components", source.components) for name, source in version.sources.items()),
+            ]:
+                known = self.components if place == "components" else version.components
+                if unknown := set(used) - set(known):
+                    raise ValueError(f"versions.{number}.{place} names unknown component {sorted(unknown)[0]!r}")
         return self
 
     def version(self, wanted: str | None) -> tuple[str, PackageVersion]:
