@@ -28,17 +28,6 @@ def cuda_tag(cuda: str) -> str:
     return f"cu{cuda.replace('.', '')}"
 
 
-def torch_tag(torch: str) -> str:
-    """``torch211`` for ``2.11.0``."""
-    release = Version(torch).release
-    return f"torch{release[0]}{release[1]}"
-
-
-def local_label(cuda: str, torch: str, archs: Sequence[Arch]) -> str:
-    """The local part of a wheel's version: ``cu130.torch211.sm120a``."""
-    return ".".join([cuda_tag(cuda), torch_tag(torch), *(f"sm{arch.number}" for arch in archs)])
-
-
 def platform_name() -> str:
     """``linux_x86_64`` or ``linux_aarch64``."""
     return f"linux_{platform.machine()}"

@@ -60,9 +60,7 @@ PythonName = Annotated[str, Field(pattern=r"^3\.\d+$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 SlugName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-RelativePath = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*$"), AfterValidator(_stays_inside)
-]
+RelativePath = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*$"), AfterValidator(_stays_inside)]
 
 
 class _Model(BaseModel):
@@ -160,8 +158,9 @@ class PackageVersion(_Model):
     """Components that cannot be built in this version, each with the reason; a wheel without them is partial."""
     tools: tuple[SlugName, ...] = Field(min_length=1)
     """Locks in recipes/locks/ for the build environment (CMake, ninja, the build backend …), without torch."""
-    cuda_locks: tuple[Literal["", "libs"], ...] = ("", "libs")
-    """Which locks of the CUDA toolkit are needed: `""` (compiler and headers) and `libs` (cuBLAS and others)."""
+    cuda_needs: tuple[Literal["compiler", "libs", "tools"], ...] = ("compiler", "libs")
+    """Parts of the CUDA toolkit: `compiler` (nvcc, runtime, headers), `libs` (cuBLAS and the other math libraries with
+    their headers), `tools` (cuobjdump, nvdisasm)."""
     torch_runtime: bool = False
     """Whether the build imports torch. If not, only its headers and libraries are installed, which is far smaller."""
     numa: bool = False

@@ -19,7 +19,12 @@ from sm120_wheels import __version__
 from sm120_wheels.errors import Interrupted, Sm120Error
 
 #: command name -> (module:attribute, one line of help). The help stands here so that --help loads nothing.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "build": ("sm120_wheels.cli.build:command", "Build a recipe into wheels."),
+    "plan": ("sm120_wheels.cli.plan:command", "Show what a build would use, before anything is downloaded."),
+    "check": ("sm120_wheels.cli.check:command", "Validate recipes, patches and locks."),
+    "patches": ("sm120_wheels.cli.patches:command", "List the patches to upstream's sources."),
+}
 
 
 class _LazyGroup(click.Group):

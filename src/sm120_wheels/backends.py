@@ -1,0 +1,149 @@
+"""From a plan to a backend's request, and from its raw wheels to finished ones. The only place that knows both sides."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sm120_wheels import paths
+from sm120_wheels.compile import cmake, progress
+from sm120_wheels.compile.isolation import no_network_prefix
+from sm120_wheels.compile.session import CompileSession, compile_session
+from sm120_wheels.plan import Plan
+from sm120_wheels.provision import Provisioned
+from sm120_wheels.recipe import PackageVersion
+from sm120_wheels.stages import Record, WorkFolder
+from sm120_wheels.wheel.finish import FinishRequest, finish
+from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool
+
+
+def compile_package(
+    plan: Plan,
+    pins: PackageVersion,
+    work: WorkFolder,
+    provisioned: Provisioned,
+    *,
+    jobs_wanted: int | None,
+    memory: int | None,
+) -> Record:
+    """Run the plan's backend and measure it: wall and CPU seconds, peak memory of the whole process tree in bytes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with (
+        progress.display() as tell,
+        compile_session(
+            package=f"{plan.recipe}-{plan.version}",
+            work_dir=work.root / "scheduler",
+            profile=profile_path(plan),
+            budget=memory,
+            cores=jobs_wanted,
+            on_progress=tell,
+        ) as session,
+    ):
+        raw = [_cmake(plan, pins, work, provisioned, session)]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "raw": [str(path) for path in raw],
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "network": "none (own network namespace)" if no_network_prefix() else "not isolated",
+        "scheduler": session.summary.to_json(),
+    }
+
+
+def profile_path(plan: Plan) -> Path | None:
+    """The measured profile that ships with the recipe for this version and target, if there is one."""
+    targets = "+".join(arch.number for arch in plan.targets)
+    file = paths.recipes_root() / plan.recipe / "profiles" / f"{plan.version}-sm{targets}.csv"
+    return file if file.is_file() else None
+
+
+def _cmake(plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned, session: CompileSession) -> Path:
+    defines = dict(plan.defines)
+    for planned in plan.sources:
+        if planned.fetchcontent:
+            into = pins.sources[planned.name].into or planned.name
+            defines[f"FETCHCONTENT_SOURCE_DIR_{planned.fetchcontent.upper()}"] = str(work.sources / into)
+    if provisioned.numa:
+        defines |= provisioned.numa.cmake_defines()
+    request = cmake.CmakeBuild(
+        project=work.sources / pins.main / pins.directory,
+        python=provisioned.environment.python,
+        bin=provisioned.environment.bin,
+        cuda_root=provisioned.cuda.root,
+        host_compiler=provisioned.cuda.host_compiler.path,
+        torch_dir=provisioned.torch_dir,
+        defines=defines,
+        environment={**plan.environment, **session.environment},
+        launcher=session.launcher,
+        jobs=session.ninja_jobs,
+        build_dir=work.compile,
+        out_dir=work.raw,
+        log=work.log,
+    )
+    return cmake.build(request)
+
+
+def finish_wheels(
+    plan: Plan, patched: Record, provisioned: Provisioned, raw: Sequence[Path], out_dir: Path
+) -> list[dict[str, Any]]:
+    """Finish every raw wheel into the output folder; gives path, sha256, size and tags of each."""
+    main = next(iter(plan.sources))
+    finished = []
+    for wheel in raw:
+        result = finish(
+            FinishRequest(
+                raw=wheel,
+                out_dir=out_dir,
+                version=plan.wheel_version,
+                source_date_epoch=patched.get("source_date_epoch", 0),
+                requires_dist=(plan.requires_torch,),
+                expected_cuda_major=int(plan.cuda.split(".")[0]),
+                sources=tuple(
+                    Source(
+                        name=source.name,
+                        url=source.url,
+                        revision=source.pin,
+                        licence=source.licence,
+                        kind="upstream" if source is main else "third-party",
+                    )
+                    for source in plan.sources
+                ),
+                patches=tuple(
+                    AppliedPatch(name=one["name"], sha256=one["sha256"], description=one["subject"])
+                    for one in patched["patches"]
+                    if one["state"] == "applied"
+                ),
+                toolchain=_tools(provisioned),
+                build_record=build_record(plan, provisioned),
+                left_out=tuple(component.name for component in plan.components if component.partial),
+            )
+        )
+        finished.append(
+            {
+                "path": str(result.path),
+                "filename": result.filename,
+                "sha256": result.sha256,
+                "size": result.size,
+                "tags": list(result.tags),
+                "platform_because": list(result.platform_because),
+            }
+        )
+    return finished
+
+
+def build_record(plan: Plan, provisioned: Provisioned) -> dict[str, Any]:
+    """What goes into the wheel: the plan and the toolchain, without a path or a time of this machine."""
+    return {"plan": asdict(plan) | {"partial": plan.partial}, "toolchain": provisioned.record()}
+
+
+def _tools(provisioned: Provisioned) -> tuple[Tool, ...]:
+    packages = provisioned.environment.packages
+    compiler = provisioned.cuda.host_compiler
+    return (
+        Tool(name="nvcc", version=provisioned.cuda.version),
+        Tool(name=compiler.kind, version=compiler.version),
+        *(Tool(name=name, version=packages[name]) for name in ("cmake", "ninja", "scikit-build-core") if name in packages),
+    )
+

@@ -1,0 +1,176 @@
+"""The pipeline: recipe, plan, fetch, patch, provision, compile, finish. Each stage leaves a record; data flows one way.
+
+What a stage does lives in its own module; here they are only put in order and their records kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sm120_wheels import backends, files, patch, paths, recipe
+from sm120_wheels.console import note
+from sm120_wheels.fetch import fetch_source
+from sm120_wheels.plan import BuildRequest, Plan, make_plan
+from sm120_wheels.provision import Provisioned, provision
+from sm120_wheels.recipe import PackageVersion
+from sm120_wheels.settings import Settings
+from sm120_wheels.stages import Record, WorkFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How to build; nothing here changes the result."""
+
+    jobs: int | None = None
+    """Compiles at once; None lets the scheduler decide."""
+    memory: int | None = None
+    """Budget in bytes; None takes what the machine has."""
+    settings: Settings = field(default_factory=Settings)
+    cuda_source: Literal["auto", "pypi", "system"] = "auto"
+    cuda_home: Path | None = None
+    host_compiler: Path | None = None
+    keep_work: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What a build left."""
+
+    plan: Plan
+    wheels: tuple[dict[str, Any], ...]
+    """For each wheel: path, sha256, size in bytes, tags."""
+    work: Path
+    up_to_date: bool
+    """Nothing had to be done: an identical build had been finished before."""
+    stages: dict[str, Record]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "identifier": self.plan.identifier,
+            "key": self.plan.key,
+            "plan": self.plan.to_json(),
+            "wheels": list(self.wheels),
+            "work": str(self.work),
+            "up_to_date": self.up_to_date,
+            "stages": self.stages,
+        }
+
+
+def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
+    """Build the wheels of a request, going on where an earlier run of the same plan was stopped.
+
+    Raises the errors of the stages; what they finished is kept. Two runs of one plan at a time: the second gets
+    BusyError.
+    """
+    plan = make_plan(request)
+    _, pins = recipe.load(plan.recipe).version(plan.version)
+    work = WorkFolder(root=paths.build_root() / f"{plan.identifier}-{plan.key[:10]}", key=plan.key)
+    work.root.mkdir(parents=True, exist_ok=True)
+    with files.locked(work.root / ".lock", what=f"the build {plan.identifier}", timeout_s=0):
+        done = work.read("finish")
+        if done is not None and _wheels_are_there(done["output"]):
+            return _result(plan, work, done["output"], up_to_date=True)
+        work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
+        fetched = _fetch(plan, pins, work, options.settings)
+        patched = _patch(plan, pins, work, fetched["output"])
+        provisioned = provision(
+            plan,
+            cache_root=paths.cache_root(),
+            offline=options.settings.offline,
+            cuda_source=options.cuda_source,
+            cuda_home=options.cuda_home,
+            host_compiler=options.host_compiler,
+            torch_runtime=pins.torch_runtime,
+            cuda_needs=pins.cuda_needs,
+            tools=pins.tools,
+        )
+        work.run("provision", provisioned.record, still_there=lambda output: bool(output == provisioned.record()))
+        compiled = _compile(plan, pins, work, provisioned, options)
+        finished = _finish(plan, work, patched["output"], provisioned, compiled["output"])
+        if not options.keep_work:
+            _drop_bulk(work)
+    return _result(plan, work, finished["output"], up_to_date=False)
+
+
+def _wheels_are_there(output: dict[str, Any]) -> bool:
+    return all(
+        Path(wheel["path"]).is_file() and files.sha256_file(Path(wheel["path"])) == wheel["sha256"]
+        for wheel in output["wheels"]
+    )
+
+
+def _result(plan: Plan, work: WorkFolder, finished: dict[str, Any], *, up_to_date: bool) -> BuildResult:
+    records = {stage: record for stage in ("fetch", "patch", "provision", "compile", "finish") if (record := work.read(stage))}
+    return BuildResult(
+        plan=plan, wheels=tuple(finished["wheels"]), work=work.root, up_to_date=up_to_date, stages=records
+    )
+
+
+def _fetch(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Settings) -> Record:
+    def fetch() -> Record:
+        found = []
+        for planned in plan.sources:
+            source = fetch_source(
+                planned.name,
+                pins.sources[planned.name],
+                recipe_folder=paths.recipes_root() / plan.recipe,
+                cache_root=paths.cache_root(),
+                settings=settings,
+            )
+            found.append({"name": source.name, "folder": str(source.folder), "pin": source.pin, "from": source.came_from})
+        return {"sources": found}
+
+    def all_there(output: Record) -> bool:
+        return all(Path(source["folder"]).is_dir() for source in output["sources"])
+
+    return work.run("fetch", fetch, still_there=all_there)
+
+
+def _patch(plan: Plan, pins: PackageVersion, work: WorkFolder, fetched: Record) -> Record:
+    def patch_all() -> Record:
+        shutil.rmtree(work.sources, ignore_errors=True)
+        for source in fetched["sources"]:
+            into = pins.sources[source["name"]].into or source["name"]
+            with files.no_space_is_an_error(work.sources):
+                shutil.copytree(source["folder"], work.sources / into, symlinks=True, dirs_exist_ok=True)
+        states = []
+        by_name = {one.name: one for one in patch.discover(plan.recipe)}
+        for planned in plan.patches:
+            state = patch.apply(by_name[planned.name], work.sources / planned.source)
+            states.append({"name": planned.name, "sha256": planned.sha256, "state": state, "subject": planned.subject})
+        return {"folder": str(work.sources), "patches": states}
+
+    return work.run("patch", patch_all, still_there=lambda output: work.sources.is_dir())
+
+
+def _compile(
+    plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned, options: BuildOptions
+) -> Record:
+    def compile_all() -> Record:
+        note(f"compiling {plan.identifier}")
+        return backends.compile_package(
+            plan, pins, work, provisioned, jobs_wanted=options.jobs, memory=options.memory
+        )
+
+    def raw_there(output: Record) -> bool:
+        return all(Path(wheel).is_file() for wheel in output["raw"])
+
+    return work.run("compile", compile_all, still_there=raw_there)
+
+
+def _finish(plan: Plan, work: WorkFolder, patched: Record, provisioned: Provisioned, compiled: Record) -> Record:
+    def finish_all() -> Record:
+        wheels = backends.finish_wheels(plan, patched, provisioned, [Path(raw) for raw in compiled["raw"]], paths.dist_root())
+        return {"wheels": wheels}
+
+    return work.run("finish", finish_all, still_there=_wheels_are_there)
+
+
+def _drop_bulk(work: WorkFolder) -> None:
+    """Keep records and log; sources, objects and the raw wheel can be made again."""
+    for folder in (work.sources, work.compile, work.raw):
+        shutil.rmtree(folder, ignore_errors=True)
+

@@ -1,0 +1,98 @@
+"""Options that several commands share, declared once so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+class Bytes(click.ParamType):
+    """``20GiB``, ``512MB``, ``8000000000``; gives bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
+        if not match or match.group(2) == "i":
+            self.fail(f"{value!r} is not a size; write for example 20GiB or 8GB", param, ctx)
+        count = int(float(match.group(1)) * _UNITS[match.group(2)])
+        if count < 64 * 2**20:
+            self.fail(f"{value!r} is less than 64 MiB, which no compiler fits in", param, ctx)
+        return count
+
+
+def _split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """``-o a,b -o c`` and ``-o a -o b -o c`` are the same."""
+    return tuple(part.strip() for text in value for part in text.split(",") if part.strip())
+
+
+def _apply(function: F, *decorators: Callable[[F], F]) -> F:
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def target_options(function: F) -> F:
+    """What is built: version, CUDA, torch, architecture, Python, components."""
+    return _apply(
+        function,
+        click.option("--version", "version", metavar="X.Y.Z", help="Upstream version. Default: the recipe's."),
+        click.option("--cuda", metavar="X.Y", help="CUDA toolkit. Default: the recipe's first pairing."),
+        click.option("--torch", metavar="X.Y", help="torch to compile against. Default: the one paired with --cuda."),
+        click.option(
+            "--arch",
+            "archs",
+            multiple=True,
+            callback=_split,
+            metavar="ARCH",
+            help="GPU target, e.g. 12.0a, 12.0f, 12.1a or 9.0a; several with commas. Default: the recipe's.",
+        ),
+        click.option("--python", metavar="3.X", help="Python to build with. Default: the running one, if paired."),
+        click.option(
+            "--without",
+            multiple=True,
+            callback=_split,
+            metavar="COMPONENT",
+            help="Leave a component out; the wheel is then marked as partial.",
+        ),
+        click.option("--profile", metavar="NAME", help="flashinfer: minimal (default), sglang or full set of modules."),
+        click.option(
+            "--modules", multiple=True, callback=_split, metavar="NAME,…", help="flashinfer: modules by name."
+        ),
+    )
+
+
+def source_options(function: F) -> F:
+    """Where sources and tools come from."""
+    return _apply(
+        function,
+        click.option(
+            "--mirror",
+            metavar="TEMPLATE",
+            help="Take sources from another place, e.g. file:///srv/git/{owner}+{name}/repo. Also SM120_MIRROR.",
+        ),
+        click.option("--offline/--online", default=None, help="Use nothing but the cache and file: mirrors."),
+        click.option(
+            "--cuda-from",
+            "cuda_source",
+            type=click.Choice(["auto", "pypi", "system"]),
+            default="auto",
+            show_default=True,
+            help="Where the CUDA toolkit comes from.",
+        ),
+        click.option("--cuda-home", metavar="DIR", help="Use the CUDA toolkit in this folder."),
+        click.option("--host-compiler", metavar="PATH", help="C++ compiler. Default: $CXX or g++."),
+    )
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")(function)

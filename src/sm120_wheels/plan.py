@@ -1,0 +1,380 @@
+"""Decide everything about a build before anything is downloaded: pins, patches, toolchain, components, names, key.
+
+``make_plan`` is a pure function of the request, the recipe, the patches and the locks; its content key changes exactly
+when the result could.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from sm120_wheels import __version__, files, matrix, patch, paths, recipe
+from sm120_wheels.arch import Arch
+from sm120_wheels.errors import (
+    RecipeInvalidError,
+    UnknownArchError,
+    UnknownComponentError,
+    UnknownCudaError,
+    UnsupportedTargetError,
+    near_misses,
+)
+from sm120_wheels.fetch import folder_pin
+from sm120_wheels.recipe import PackageVersion, Pairing, Recipe
+from sm120_wheels.wheel.version import local_version
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What a user asks for; None means the recipe's default."""
+
+    recipe: str
+    version: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    archs: tuple[str, ...] = ()
+    python: str | None = None
+    without: tuple[str, ...] = ()
+    profile: str | None = None
+    """Module profile of the flashinfer-aot backend."""
+    modules: tuple[str, ...] = ()
+    """Modules by name, for the flashinfer-aot backend; replaces ``profile``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedComponent:
+    name: str
+    built: bool
+    why: str
+    """Why it is left out; empty where it is built."""
+    partial: bool
+    """Whether a wheel without it lacks something that the target could run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSource:
+    name: str
+    kind: str
+    url: str
+    pin: str
+    fetchcontent: str | None
+    licence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPatch:
+    name: str
+    subject: str
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A build, decided. All of it but ``key`` and ``identifier`` goes into the key."""
+
+    recipe: str
+    version: str
+    distribution: str
+    import_name: str
+    backend: str
+    archs: tuple[str, ...]
+    cuda: str
+    torch: str
+    python: str
+    python_tag: str
+    platform: str
+    wheel_version: str
+    components: tuple[PlannedComponent, ...]
+    sources: tuple[PlannedSource, ...]
+    patches: tuple[PlannedPatch, ...]
+    locks: dict[str, str]
+    defines: dict[str, str]
+    environment: dict[str, str]
+    requires_torch: str
+    numa: bool
+    profile: str | None
+    modules: tuple[str, ...]
+    tool_version: str
+    identifier: str = field(default="")
+    key: str = field(default="")
+
+    @property
+    def partial(self) -> bool:
+        """Whether something that the target could run was left out."""
+        return any(component.partial for component in self.components)
+
+    @property
+    def targets(self) -> tuple[Arch, ...]:
+        return tuple(Arch.parse(name) for name in self.archs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "partial": self.partial}
+
+
+def make_plan(
+    request: BuildRequest,
+    *,
+    recipes_root: Path | None = None,
+    patches_root: Path | None = None,
+    running_python: str | None = None,
+) -> Plan:
+    """Decide a build. Raises the 1x errors of errors.py, each with near misses, and the 3x for bad patches."""
+    root = recipes_root or paths.recipes_root()
+    package = recipe.load(request.recipe, root)
+    number, pins = package.version(request.version)
+    archs = _archs(request, package)
+    pairing = _pairing(request, package, number, pins, archs)
+    python = _python(request, pairing, running_python or f"3.{sys.version_info.minor}")
+    components = _components(request, package, number, pins, archs)
+    built = {component.name for component in components if component.built}
+    chosen = patch.select(patch.discover(package.name, patches_root), number, package.versions)
+    sources = tuple(
+        _source(name, source, root / package.name)
+        for name, source in pins.sources.items()
+        if not source.components or built & set(source.components)
+    )
+    names = {source.name for source in sources}
+    for one in chosen:
+        if one.source and one.source not in pins.sources:
+            raise RecipeInvalidError(
+                f"the patch {one.name} is for an unknown source {one.source!r}",
+                where=str(one.path),
+                hint=near_misses(one.source, pins.sources),
+            )
+    tag = _python_tag(package, pins, python, built)
+    wheel_version = local_version(
+        upstream=number,
+        cuda=pairing.cuda,
+        torch=pairing.torch,
+        archs=archs,
+        partial=any(component.partial for component in components),
+    )
+    undecided = Plan(
+        recipe=package.name,
+        version=number,
+        distribution=pins.distribution,
+        import_name=pins.import_name,
+        backend=package.backend,
+        archs=tuple(str(arch) for arch in archs),
+        cuda=pairing.cuda,
+        torch=pairing.torch,
+        python=python,
+        python_tag=tag,
+        platform=matrix.platform_name(),
+        wheel_version=wheel_version,
+        components=components,
+        sources=sources,
+        patches=tuple(
+            PlannedPatch(name=p.name, subject=p.subject, source=p.source or pins.main, sha256=p.sha256)
+            for p in chosen
+            if (p.source or pins.main) in names
+        ),
+        locks=_locks(pins, pairing, root),
+        defines=_defines(package, pins, components, archs),
+        environment=dict(pins.environment),
+        requires_torch=f"torch{pins.torch_requires.format(torch=pairing.torch)}",
+        numa=pins.numa,
+        profile=None if request.modules else (request.profile or ("minimal" if _is_aot(package) else None)),
+        modules=request.modules,
+        tool_version=__version__,
+    )
+    if (request.profile or request.modules) and not _is_aot(package):
+        raise UnknownComponentError(
+            f"{package.name} has no module profiles",
+            why="--profile and --modules choose among flashinfer's ahead-of-time modules",
+            hint="leave them out; --without leaves out a component",
+        )
+    values = asdict(undecided)
+    return Plan(
+        **{
+            **{name: getattr(undecided, name) for name in values},
+            "identifier": matrix.build_identifier(
+                distribution=pins.distribution,
+                version=number,
+                cuda=pairing.cuda,
+                torch=pairing.torch,
+                python_tag=tag.replace("-", "_"),
+                archs=archs,
+                platform=undecided.platform,
+            ),
+            "key": files.content_key(values),
+        }
+    )
+
+
+def _is_aot(package: Recipe) -> bool:
+    return package.backend == "flashinfer-aot"
+
+
+def _archs(request: BuildRequest, package: Recipe) -> tuple[Arch, ...]:
+    names = request.archs or (package.architectures.default,)
+    chosen: list[Arch] = []
+    for text in names:
+        arch = Arch.parse(text)
+        if reason := package.architectures.refused.get(str(arch)):
+            raise UnsupportedTargetError(
+                f"{package.name} cannot be built for {arch}", why=reason, hint=_try_archs(package)
+            )
+        if str(arch) not in package.architectures.supported:
+            raise UnknownArchError(
+                f"{package.name} is not built for {arch}",
+                where=f"recipes/{package.name}/recipe.toml, key architectures.supported",
+                hint=near_misses(text, package.architectures.supported),
+            )
+        if arch not in chosen:
+            chosen.append(arch)
+    return tuple(sorted(chosen))
+
+
+def _try_archs(package: Recipe) -> str:
+    return f"--arch {package.architectures.default}; supported: {', '.join(package.architectures.supported)}"
+
+
+def _pairing(
+    request: BuildRequest, package: Recipe, number: str, pins: PackageVersion, archs: Sequence[Arch]
+) -> Pairing:
+    known = list(dict.fromkeys(pairing.cuda for pairing in pins.pairings))
+    cuda = request.cuda or pins.pairings[0].cuda
+    if cuda not in known:
+        raise UnknownCudaError(
+            f"{package.name} {number} is not built with CUDA {cuda}",
+            where=f"recipes/{package.name}/recipe.toml, key versions.{number}.pairings",
+            hint=near_misses(cuda, known),
+        )
+    fitting = [pairing for pairing in pins.pairings if pairing.cuda == cuda]
+    if request.torch is not None:
+        wanted = [p for p in fitting if p.torch == request.torch or p.torch.startswith(f"{request.torch}.")]
+        if not wanted:
+            _refuse_torch(request.torch, cuda, package, number, pins)
+        fitting = wanted
+    pairing = fitting[0]
+    built_for = matrix.torch_cuda(pairing.torch)
+    if built_for and built_for.split(".")[0] != cuda.split(".")[0]:
+        raise UnsupportedTargetError(
+            f"torch {pairing.torch} does not go with CUDA {cuda}",
+            where=f"recipes/{package.name}/recipe.toml, key versions.{number}.pairings",
+            why=f"the index's torch {pairing.torch} is built for CUDA {built_for}; majors must agree",
+        )
+    for arch in archs:
+        if tuple(int(part) for part in cuda.split(".")) < arch.min_cuda:
+            raise UnsupportedTargetError(
+                f"CUDA {cuda} cannot compile for {arch}",
+                why=f"{arch} needs CUDA {arch.min_cuda[0]}.{arch.min_cuda[1]} or newer",
+                hint=f"--cuda with one of {', '.join(known)}",
+            )
+    return pairing
+
+
+def _refuse_torch(torch: str, cuda: str, package: Recipe, number: str, pins: PackageVersion) -> None:
+    pairs = ", ".join(f"CUDA {p.cuda} with torch {p.torch}" for p in pins.pairings)
+    try:
+        built_for = matrix.torch_cuda(str(Version(torch)))
+    except ValueError:
+        built_for = None
+    why = f"pinned pairings: {pairs}"
+    if built_for and built_for.split(".")[0] != cuda.split(".")[0]:
+        why = f"torch {torch} is built for CUDA {built_for}, whose major differs; {why}"
+    raise UnsupportedTargetError(
+        f"{package.name} {number} is not built with CUDA {cuda} against torch {torch}",
+        where=f"recipes/{package.name}/recipe.toml, key versions.{number}.pairings",
+        why=why,
+        hint="take a pinned pairing, or add one to the recipe",
+    )
+
+
+def _python(request: BuildRequest, pairing: Pairing, running: str) -> str:
+    if request.python is None:
+        return running if running in pairing.python else pairing.python[0]
+    if request.python not in pairing.python:
+        raise UnsupportedTargetError(
+            f"no build with Python {request.python}",
+            why=f"torch {pairing.torch} is paired with Python {', '.join(pairing.python)}",
+            hint=near_misses(request.python, pairing.python),
+        )
+    return request.python
+
+
+def _components(
+    request: BuildRequest, package: Recipe, number: str, pins: PackageVersion, archs: Sequence[Arch]
+) -> tuple[PlannedComponent, ...]:
+    for name in request.without:
+        if name not in pins.components:
+            raise UnknownComponentError(
+                f"{package.name} {number} has no component {name!r}",
+                hint=near_misses(name, pins.components),
+            )
+    planned = []
+    for name in pins.components:
+        needs = package.components[name].architectures
+        why, partial = "", False
+        if needs and not {str(arch) for arch in archs} & set(needs):
+            why = f"holds code for {', '.join(needs)} only"
+        elif name in request.without:
+            why, partial = "left out by --without", True
+        elif name in pins.unavailable:
+            why, partial = pins.unavailable[name], True
+        planned.append(PlannedComponent(name=name, built=not why, why=why, partial=partial))
+    return tuple(planned)
+
+
+def _python_tag(package: Recipe, pins: PackageVersion, python: str, built: set[str]) -> str:
+    if _is_aot(package):
+        return "py3-none"
+    if pins.abi3 and not any(package.components[name].one_python for name in built):
+        return f"cp{pins.abi3.replace('.', '')}-abi3"
+    return f"cp{python.replace('.', '')}-cp{python.replace('.', '')}"
+
+
+def _source(name: str, source: recipe.Source, folder: Path) -> PlannedSource:
+    kind = next(k for k in ("git", "archive", "pypi", "folder") if getattr(source, k))
+    return PlannedSource(
+        name=name,
+        kind=kind,
+        url=source.url,
+        pin=folder_pin(folder / source.folder) if source.folder else source.pin,
+        fetchcontent=source.fetchcontent,
+        licence=source.licence,
+    )
+
+
+def lock_names(pins: PackageVersion, pairing_cuda: str, torch: str) -> list[str]:
+    """Names of the locks in recipes/locks/ that a build installs from."""
+    cuda = [f"cuda-{pairing_cuda}" + ("" if part == "compiler" else f"-{part}") for part in pins.cuda_needs]
+    return [*cuda, f"torch-{torch}", *pins.tools]
+
+
+def _locks(pins: PackageVersion, pairing: Pairing, root: Path) -> dict[str, str]:
+    found = {}
+    for name in lock_names(pins, pairing.cuda, pairing.torch):
+        file = root / "locks" / f"{name}.txt"
+        if file.is_file():
+            found[name] = files.sha256_file(file)
+        elif name.startswith("cuda-"):
+            found[name] = "system"  # no lock: this CUDA has to come from the system or an image
+        else:
+            raise RecipeInvalidError(f"no lock {name}", where=str(file), hint="make it with: sm120 lock")
+    return found
+
+
+def _defines(
+    package: Recipe, pins: PackageVersion, components: Sequence[PlannedComponent], archs: Sequence[Arch]
+) -> dict[str, str]:
+    values = dict(pins.defines)
+    for arch in archs:
+        values.update(pins.defines_for.get(str(arch), {}))
+    for component in components:
+        if define := package.components[component.name].define:
+            values[define] = "ON" if component.built else "OFF"
+    numbers = [arch.number for arch in archs]
+    return {
+        name: value.replace("{archs}", ";".join(numbers)).replace(
+            "{archs_real}", ";".join(f"{n}-real" for n in numbers)
+        )
+        for name, value in values.items()
+    }

@@ -1,0 +1,89 @@
+"""Plans and results as text for a terminal. Says only what the records say."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from sm120_wheels.build import BuildResult
+from sm120_wheels.console import out
+from sm120_wheels.files import human_bytes, human_seconds
+from sm120_wheels.plan import Plan
+
+
+def print_plan(plan: Plan) -> None:
+    """The whole plan, for people."""
+    out.print(plan.identifier, markup=False, style="bold")
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    rows: list[tuple[str, str]] = [
+        ("wheel", f"{plan.distribution} {plan.wheel_version} ({plan.python_tag})"),
+        ("target", ", ".join(arch.sm for arch in plan.targets)),
+        ("CUDA", plan.cuda),
+        ("torch", f"{plan.torch} (wheel requires {plan.requires_torch})"),
+        ("Python", plan.python),
+        ("backend", plan.backend),
+    ]
+    if plan.modules:
+        rows.append(("modules", ", ".join(plan.modules)))
+    elif plan.profile:
+        rows.append(("modules", f"profile {plan.profile}"))
+    rows += [(f"source {s.name}", f"{s.url} @ {s.pin}") for s in plan.sources]
+    rows += [(f"patch {p.name.rsplit('/', 1)[-1][:4]}", f"{p.name}: {p.subject}") for p in plan.patches]
+    rows += [
+        (f"component {c.name}", "built" if c.built else f"left out: {c.why}" + (" (partial wheel)" if c.partial else ""))
+        for c in plan.components
+    ]
+    rows += [(f"lock {name}", sha) for name, sha in plan.locks.items()]
+    rows += [(f"-D{name}", value) for name, value in plan.defines.items()]
+    rows.append(("content key", plan.key))
+    for name, value in rows:
+        table.add_row(name, value)
+    out.print(table)
+
+
+def print_build(result: BuildResult) -> None:
+    """The last lines of a build: where the wheels lie, what is in them, how to install them."""
+    plan = result.plan
+    if result.up_to_date:
+        out.print(f"up to date: {plan.identifier} was built before, nothing to do")
+    else:
+        out.print(_times(result.stages), markup=False)
+    for wheel in result.wheels:
+        out.print(_shown(Path(wheel["path"])), markup=False, style="bold")
+        out.print(f"  {human_bytes(wheel['size'])}, sha256 {wheel['sha256']}", markup=False)
+    out.print(f"  architectures: {', '.join(arch.sm for arch in plan.targets)}", markup=False)
+    out.print(f"  for torch {plan.torch}, CUDA {plan.cuda}, {_pythons(plan)}", markup=False)
+    left_out = [component for component in plan.components if component.partial]
+    if left_out:
+        names = "; ".join(f"{component.name} ({component.why})" for component in left_out)
+        out.print(f"  partial: without {names}", markup=False)
+    paths = " ".join(str(_shown(Path(wheel["path"]))) for wheel in result.wheels)
+    out.print(f"  install: pip install {paths}", markup=False)
+
+
+def _pythons(plan: Plan) -> str:
+    interpreter, abi = plan.python_tag.split("-")
+    version = f"3.{interpreter[3:]}"
+    return f"Python {version} and later" if abi == "abi3" else f"Python {version}" if interpreter != "py3" else "Python 3"
+
+
+def _times(stages: dict[str, dict[str, Any]]) -> str:
+    parts = [f"{name} {human_seconds(record['seconds'])}" for name, record in stages.items()]
+    text = f"built in {human_seconds(sum(record['seconds'] for record in stages.values()))}: {', '.join(parts)}"
+    compiled = stages.get("compile", {}).get("output", {})
+    if compiled:
+        peak = compiled["scheduler"]["peak_used"]
+        text += f"; compiling took {human_seconds(compiled['cpu_seconds'])} of CPU and at most {human_bytes(peak)}"
+    return textwrap.fill(text, 110)
+
+
+def _shown(path: Path) -> Path:
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
