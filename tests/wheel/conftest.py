@@ -80,7 +80,7 @@ def compile_library(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         code, target = folder / "code.c", folder / "code.so"
         code.write_text(source)
         include = sysconfig.get_paths()["include"]
-        command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{include}", code, "-o", target, *options]
+        command: list[str | Path] = ["gcc", "-shared", "-fPIC", "-O1", f"-I{include}", code, "-o", target, *options]
         subprocess.run(command, check=True, cwd=folder)
         if strip:
             subprocess.run(["strip", *strip, target], check=True)

@@ -47,9 +47,9 @@ def test_uv_installs_the_finished_wheel_and_its_extension_works(tiny: Path, tmp_
     wheel = finished(tiny, tmp_path / "out", requires_dist=("packaging>=20",))
     venv = tmp_path / "venv"
     python = venv / "bin/python"
-    uv = [sys.executable, "-m", "uv"]
+    uv: list[str | Path] = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, venv], check=True)
-    install = [*uv, "pip", "install", "-q", "--offline", "--no-deps", "--python", python, wheel.path]
+    install: list[str | Path] = [*uv, "pip", "install", "-q", "--offline", "--no-deps", "--python", python, wheel.path]
     subprocess.run(install, check=True)
     code = "import tiny, importlib.metadata as m; print(tiny.answer(), m.version('tiny'), m.requires('tiny'))"
     said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
@@ -61,7 +61,14 @@ def test_uv_installs_the_finished_wheel_and_its_extension_works(tiny: Path, tmp_
 def test_pip_itself_accepts_the_finished_wheel(tiny: Path, tmp_path: Path) -> None:
     wheel = finished(tiny, tmp_path / "out")
     (bundled,) = Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")
-    pip = [sys.executable, bundled / "pip", "--isolated", "--disable-pip-version-check", "install", "--no-index"]
+    pip: list[str | Path] = [
+        sys.executable,
+        bundled / "pip",
+        "--isolated",
+        "--disable-pip-version-check",
+        "install",
+        "--no-index",
+    ]
     subprocess.run([*pip, "--no-deps", "--target", tmp_path / "site", wheel.path], check=True)
     said = subprocess.run(
         [sys.executable, "-c", "import tiny; print(tiny.answer())"],
@@ -132,12 +139,12 @@ def test_an_extension_outside_the_limited_api_is_refused_by_name(
     """
     files = {
         "tiny/_bad.abi3.so": compile_library(source % 'PyCode_NewEmpty("", "", 1)'),
-        "tiny/_new.abi3.so": compile_library(source % "PyUnicode_AsUTF8(0)"),
+        "tiny/_new.abi3.so": compile_library(source % "PyType_GetName(0)"),
     }
     error = refused(raw_wheel(files=files).write(tmp_path / "raw"), tmp_path / "out")
     assert error.what == "tiny/_bad.abi3.so does not honour the wheel's abi3 tag"
     assert "tiny/_bad.abi3.so: it uses what is outside the limited API: PyCode_NewEmpty" in error.why
-    assert "tiny/_new.abi3.so: the tag promises Python 3.10, but it uses PyUnicode_AsUTF8 (Python 3.13)" in error.why
+    assert "tiny/_new.abi3.so: the tag promises Python 3.10, but it uses PyType_GetName (Python 3.11)" in error.why
 
 
 def test_an_extension_for_one_python_inside_an_abi3_wheel_is_refused(
