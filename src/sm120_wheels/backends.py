@@ -59,7 +59,9 @@ def profile_path(plan: Plan) -> Path | None:
     return file if file.is_file() else None
 
 
-def _cmake(plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned, session: CompileSession) -> Path:
+def _cmake(
+    plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned, session: CompileSession
+) -> Path:
     defines = dict(plan.defines)
     for planned in plan.sources:
         if planned.fetchcontent:
@@ -144,6 +146,9 @@ def _tools(provisioned: Provisioned) -> tuple[Tool, ...]:
     return (
         Tool(name="nvcc", version=provisioned.cuda.version),
         Tool(name=compiler.kind, version=compiler.version),
-        *(Tool(name=name, version=packages[name]) for name in ("cmake", "ninja", "scikit-build-core") if name in packages),
+        *(
+            Tool(name=name, version=packages[name])
+            for name in ("cmake", "ninja", "scikit-build-core")
+            if name in packages
+        ),
     )
-

@@ -103,7 +103,9 @@ def _wheels_are_there(output: dict[str, Any]) -> bool:
 
 
 def _result(plan: Plan, work: WorkFolder, finished: dict[str, Any], *, up_to_date: bool) -> BuildResult:
-    records = {stage: record for stage in ("fetch", "patch", "provision", "compile", "finish") if (record := work.read(stage))}
+    records = {
+        stage: record for stage in ("fetch", "patch", "provision", "compile", "finish") if (record := work.read(stage))
+    }
     return BuildResult(
         plan=plan, wheels=tuple(finished["wheels"]), work=work.root, up_to_date=up_to_date, stages=records
     )
@@ -120,7 +122,9 @@ def _fetch(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Setting
                 cache_root=paths.cache_root(),
                 settings=settings,
             )
-            found.append({"name": source.name, "folder": str(source.folder), "pin": source.pin, "from": source.came_from})
+            found.append(
+                {"name": source.name, "folder": str(source.folder), "pin": source.pin, "from": source.came_from}
+            )
         return {"sources": found}
 
     def all_there(output: Record) -> bool:
@@ -151,9 +155,7 @@ def _compile(
 ) -> Record:
     def compile_all() -> Record:
         note(f"compiling {plan.identifier}")
-        return backends.compile_package(
-            plan, pins, work, provisioned, jobs_wanted=options.jobs, memory=options.memory
-        )
+        return backends.compile_package(plan, pins, work, provisioned, jobs_wanted=options.jobs, memory=options.memory)
 
     def raw_there(output: Record) -> bool:
         return all(Path(wheel).is_file() for wheel in output["raw"])
@@ -163,7 +165,9 @@ def _compile(
 
 def _finish(plan: Plan, work: WorkFolder, patched: Record, provisioned: Provisioned, compiled: Record) -> Record:
     def finish_all() -> Record:
-        wheels = backends.finish_wheels(plan, patched, provisioned, [Path(raw) for raw in compiled["raw"]], paths.dist_root())
+        wheels = backends.finish_wheels(
+            plan, patched, provisioned, [Path(raw) for raw in compiled["raw"]], paths.dist_root()
+        )
         return {"wheels": wheels}
 
     return work.run("finish", finish_all, still_there=_wheels_are_there)
@@ -173,4 +177,3 @@ def _drop_bulk(work: WorkFolder) -> None:
     """Keep records and log; sources, objects and the raw wheel can be made again."""
     for folder in (work.sources, work.compile, work.raw):
         shutil.rmtree(folder, ignore_errors=True)
-

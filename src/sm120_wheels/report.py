@@ -35,7 +35,10 @@ def print_plan(plan: Plan) -> None:
     rows += [(f"source {s.name}", f"{s.url} @ {s.pin}") for s in plan.sources]
     rows += [(f"patch {p.name.rsplit('/', 1)[-1][:4]}", f"{p.name}: {p.subject}") for p in plan.patches]
     rows += [
-        (f"component {c.name}", "built" if c.built else f"left out: {c.why}" + (" (partial wheel)" if c.partial else ""))
+        (
+            f"component {c.name}",
+            "built" if c.built else f"left out: {c.why}" + (" (partial wheel)" if c.partial else ""),
+        )
         for c in plan.components
     ]
     rows += [(f"lock {name}", sha) for name, sha in plan.locks.items()]
@@ -69,7 +72,9 @@ def print_build(result: BuildResult) -> None:
 def _pythons(plan: Plan) -> str:
     interpreter, abi = plan.python_tag.split("-")
     version = f"3.{interpreter[3:]}"
-    return f"Python {version} and later" if abi == "abi3" else f"Python {version}" if interpreter != "py3" else "Python 3"
+    return (
+        f"Python {version} and later" if abi == "abi3" else f"Python {version}" if interpreter != "py3" else "Python 3"
+    )
 
 
 def _times(stages: dict[str, dict[str, Any]]) -> str:

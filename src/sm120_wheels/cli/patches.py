@@ -37,4 +37,6 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
         return
     for row in rows:
         versions = ", ".join(row["versions"])
-        out.print(f"{row['name']}\n    {row['subject']}  [for {versions}; upstream: {row['upstream_status']}]", markup=False)
+        out.print(
+            f"{row['name']}\n    {row['subject']}  [for {versions}; upstream: {row['upstream_status']}]", markup=False
+        )

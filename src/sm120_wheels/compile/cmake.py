@@ -13,6 +13,7 @@ from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.errors import CompileError
 from sm120_wheels.process import run
 
+
 @dataclass(frozen=True, kw_only=True)
 class CmakeBuild:
     """What the backend needs; paths are absolute."""

@@ -1,1 +1,1 @@
-"""Wheels as files: reading any wheel safely, and finishing ours (version, tags, metadata, SBOM, reproducible archive)."""
+"""Wheels as files: reading anybody's safely, and finishing ours (version, tags, metadata, SBOM, archive)."""

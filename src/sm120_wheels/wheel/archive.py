@@ -32,29 +32,13 @@ from packaging.version import InvalidVersion, Version
 
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.files import human_bytes, no_space_is_an_error
+from sm120_wheels.wheel.zipsafe import Limits, UnsafeArchiveError, safe_members
 
 _CHUNK = 1 << 20
 _REDOWNLOAD = "download or build the wheel again; do not install this file"
 _HASHES = ("sha256", "sha384", "sha512")
 #: Members that RECORD lists without a hash, or does not list at all (the specification says so).
 _UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What is taken for a zip bomb.
-
-    The largest wheel seen in the field unpacks to 1.8 GB at a ratio of 3; deflate can reach 1032.
-    """
-
-    members: int = 200_000
-    total_bytes: int = 32 << 30
-    """Sum of the unpacked sizes."""
-    ratio: int = 200
-    """Unpacked over packed size; only judged for what unpacks to more than ``ratio_from_bytes``."""
-    ratio_from_bytes: int = 64 << 20
-    text_bytes: int = 64 << 20
-    """Largest METADATA, WHEEL or RECORD."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +69,7 @@ def parse_filename(path: Path) -> WheelName:
             f"{path.name} is not a wheel's filename",
             where=str(path),
             why=str(exc),
-            hint="a wheel is named {name}-{version}-{python}-{abi}-{platform}.whl; give it back the name it was built with",
+            hint="a wheel is named {name}-{version}-{python}-{abi}-{platform}.whl; give it its old name back",
         ) from exc
     return WheelName(distribution=name, version=version, build=build, tags=tags)
 
@@ -112,7 +96,10 @@ def open_wheel(path: Path, *, limits: Limits | None = None) -> Iterator[WheelFil
     with path.open("rb") as stream:
         if stream.read(4) != b"PK\x03\x04":
             raise WheelInvalidError(
-                f"{path.name} is not a zip archive", where=str(path), why="its first bytes are not a zip's", hint=_REDOWNLOAD
+                f"{path.name} is not a zip archive",
+                where=str(path),
+                why="its first bytes are not a zip's",
+                hint=_REDOWNLOAD,
             )
         stream.seek(0)
         try:
@@ -121,7 +108,7 @@ def open_wheel(path: Path, *, limits: Limits | None = None) -> Iterator[WheelFil
             raise WheelInvalidError(
                 f"{path.name} is a damaged zip archive",
                 where=str(path),
-                why=f"{exc}; the list of members at the end of the file cannot be read, as when a download was cut short",
+                why=f"{exc}; the list of members at its end cannot be read, as when a download was cut short",
                 hint=_REDOWNLOAD,
             ) from exc
         with archive:
@@ -160,7 +147,9 @@ class WheelFile:
     @cached_property
     def dist_info(self) -> str:
         """The name of the one ``.dist-info`` folder."""
-        found = sorted({n.split("/", 1)[0] for n in self._infos if n.split("/", 1)[0].endswith(".dist-info") and "/" in n})
+        found = sorted(
+            {n.split("/", 1)[0] for n in self._infos if n.split("/", 1)[0].endswith(".dist-info") and "/" in n}
+        )
         if len(found) != 1:
             self._refuse(
                 "has no .dist-info folder" if not found else f"has {len(found)} .dist-info folders: {', '.join(found)}",
@@ -264,62 +253,13 @@ class WheelFile:
 
     def check(self) -> None:
         """Everything that can be known without unpacking; called by :func:`open_wheel`."""
-        self._check_members()
-        self._check_bomb()
-        self._check_overlap()
+        try:
+            self._infos = safe_members(self._archive, file_size=self.path.stat().st_size, limits=self._limits)
+        except UnsafeArchiveError as exc:
+            self._refuse(exc.what, member=exc.member, why=exc.why)
         self._check_metadata()
         self._check_tags()
         self._check_record()
-
-    def _check_members(self) -> None:
-        if len(self._archive.infolist()) > self._limits.members:
-            self._refuse(f"has more than {self._limits.members} members", why="that many look like a zip bomb")
-        for info in self._archive.infolist():
-            name = info.filename
-            problem = _name_problem(info.orig_filename)
-            if problem:
-                self._refuse("has a member with an unsafe name", member=repr(info.orig_filename), why=problem)
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                what = "a symbolic link" if kind == stat.S_IFLNK else "not a regular file"
-                self._refuse("has a member that is not a file", member=name, why=f"it is {what}; wheels hold files only")
-            if info.flag_bits & 0x1:
-                self._refuse("has an encrypted member", member=name, why="wheels are never encrypted")
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                self._refuse("uses a compression that installers lack", member=name, why="only stored and deflated are usual")
-            if info.is_dir():
-                continue
-            if name in self._infos:
-                self._refuse("has two members of one name", member=name, why="which of them is installed is anyone's guess")
-            self._infos[name] = info
-        for name in self._infos:
-            for parent in PurePosixPath(name).parents:
-                if str(parent) in self._infos:
-                    self._refuse("has a member that is file and folder at once", member=name, why=f"{parent} is a file")
-
-    def _check_bomb(self) -> None:
-        limits = self._limits
-        total = sum(i.file_size for i in self._infos.values())
-        packed = max(1, sum(i.compress_size for i in self._infos.values()))
-        why = ""
-        if total > limits.total_bytes:
-            why = f"it would unpack to {human_bytes(total)}; the limit is {human_bytes(limits.total_bytes)}"
-        elif total > limits.ratio_from_bytes and total / packed > limits.ratio:
-            why = f"it would unpack to {total // packed} times its size ({human_bytes(total)}); the limit is {limits.ratio}"
-        if why:
-            largest = max(self._infos, key=lambda n: self._infos[n].file_size)
-            self._refuse("looks like a zip bomb", member=largest, why=why)
-
-    def _check_overlap(self) -> None:
-        """Members that share bytes of the archive: how a small file claims to hold petabytes."""
-        end = 0
-        for info in sorted(self._infos.values(), key=lambda i: i.header_offset):
-            if info.header_offset < end:
-                self._refuse("looks like a zip bomb", member=info.filename, why="it shares its bytes with another member")
-            end = info.header_offset + 30 + info.compress_size
-        if end > self.path.stat().st_size:
-            last = max(self._infos, key=lambda n: self._infos[n].header_offset)
-            self._refuse("has a damaged member", member=last, why="it reaches beyond the end of the file")
 
     def _check_metadata(self) -> None:
         name, version = self.filename.distribution, self.filename.version
@@ -330,7 +270,9 @@ class WheelFile:
         for place, found_name, found_version in places:
             if canonicalize_name(found_name) != name:
                 self._refuse(
-                    "has another name inside than outside", member=place, why=f"{found_name!r}; the filename says {name!r}"
+                    "has another name inside than outside",
+                    member=place,
+                    why=f"{found_name!r}; the filename says {name!r}",
                 )
             try:
                 same = Version(found_version) == version
@@ -360,7 +302,7 @@ class WheelFile:
                 "has other tags inside than outside",
                 member=member,
                 why=f"inside {_tags(inside)}; the filename says {_tags(self.filename.tags)}",
-                hint="a wheel's tags cannot be changed by renaming the file: build it anew, or give it its old name back",
+                hint="a wheel's tags cannot be changed by renaming the file: give it its old name back",
             )
 
     def _check_record(self) -> None:
@@ -368,7 +310,9 @@ class WheelFile:
         exempt = {f"{self.dist_info}/{n}" for n in _UNRECORDED}
         if missing := sorted(set(self._infos) - set(self.record) - exempt):
             self._refuse(
-                "holds members that RECORD does not list", member=missing[0], why=_and_more("not listed in RECORD", missing)
+                "holds members that RECORD does not list",
+                member=missing[0],
+                why=_and_more("not listed in RECORD", missing),
             )
         listed = {n for n in self.record if not n.endswith("/")}
         if extra := sorted(listed - set(self._infos) - exempt):
@@ -416,20 +360,6 @@ class WheelFile:
         raise WheelInvalidError(
             f"{self.path.name} {what}", where=f"{self.path}{f': {member}' if member else ''}", why=why, hint=hint
         )
-
-
-def _name_problem(name: str) -> str:
-    """Why a member's name must not become a path, or nothing."""
-    parts = name.removesuffix("/").split("/")
-    if not name or "\0" in name or "\\" in name:
-        return "empty, or with a NUL or a backslash"
-    if name.startswith("/") or (len(name) > 1 and name[1] == ":"):
-        return "an absolute path: it would be written outside the target folder"
-    if ".." in parts:
-        return "'..' leads outside the target folder"
-    if "." in parts or "" in parts:
-        return "an empty or '.' part"
-    return ""
 
 
 def _and_more(what: str, names: list[str], shown: int = 5) -> str:

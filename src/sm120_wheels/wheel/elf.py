@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from elftools.common.exceptions import ELFError
+from elftools.common.utils import parse_cstring_from_stream, struct_parse
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
 
 from sm120_wheels.errors import WheelInvalidError
 
 #: ELF machines as platform tags name them. EM_CUDA (cubins) is left out on purpose: those are data.
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _EM_CUDA = 190
+_CUT = "its headers describe {} bytes, the file has {}: it was cut short"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,9 @@ def read_library(path: Path, *, member: str = "") -> Library | None:
     member = member or path.name
     try:
         with path.open("rb") as stream:
+            _check_end(stream.read(64), path.stat().st_size)
             elf = ELFFile(stream)
-            _check_whole(elf, path.stat().st_size)
+            _check_segments(elf, path.stat().st_size)
             segment = next((s for s in elf.iter_segments() if isinstance(s, DynamicSegment)), None)
             if segment is None:
                 return None
@@ -79,18 +81,26 @@ def read_library(path: Path, *, member: str = "") -> Library | None:
         ) from exc
 
 
-def _check_whole(elf: ELFFile, size: int) -> None:
-    header = elf.header
-    end = header["e_shoff"] + header["e_shnum"] * header["e_shentsize"] if header["e_shoff"] else 0
-    for segment in elf.iter_segments():
-        end = max(end, segment["p_offset"] + segment["p_filesz"])
+def _check_end(head: bytes, size: int) -> None:
+    """Whether the file reaches to the end of its section headers, the last thing in it as linkers write it."""
+    if len(head) == 64 and head[4] == 2:  # ELFCLASS64; the other class is left to pyelftools
+        order = "<" if head[5] == 1 else ">"
+        (offset,) = struct.unpack_from(f"{order}Q", head, 0x28)
+        entry_size, count = struct.unpack_from(f"{order}HH", head, 0x3A)
+        if offset and offset + entry_size * count > size:
+            raise ValueError(_CUT.format(offset + entry_size * count, size))
+
+
+def _check_segments(elf: ELFFile, size: int) -> None:
+    end = max((s["p_offset"] + s["p_filesz"] for s in elf.iter_segments()), default=0)
     if end > size:
-        raise ValueError(f"its headers describe {end} bytes, the file has {size}: it was cut short")
+        raise ValueError(_CUT.format(end, size))
 
 
 def _library(elf: ELFFile, segment: DynamicSegment, path: Path, member: str) -> Library:
     soname, needed, rpath = "", [], []
     tags: dict[str, int] = {}
+    tag: Any
     for tag in segment.iter_tags():
         kind = tag.entry.d_tag
         if kind == "DT_NEEDED":
@@ -124,35 +134,32 @@ def _library(elf: ELFFile, segment: DynamicSegment, path: Path, member: str) -> 
 
 def _symbols(elf: ELFFile, segment: DynamicSegment) -> Iterator[Any]:
     """.dynsym: its section where section headers are left, else what the dynamic segment's hash table covers."""
-    section = elf.get_section_by_name(".dynsym")
-    yield from (section or segment).iter_symbols()
+    table: Any = elf.get_section_by_name(".dynsym") or segment
+    yield from table.iter_symbols()
 
 
 def _versions(elf: ELFFile, segment: DynamicSegment, tags: dict[str, int]) -> dict[str, frozenset[str]]:
-    """The version needs, found by DT_VERNEED rather than by a section's name."""
+    """The version needs: two nested linked lists, found by DT_VERNEED rather than by a section's name."""
     if "DT_VERNEED" not in tags:
         return {}
-    offset = next(elf.address_offsets(tags["DT_VERNEED"]))
-    header = {"sh_offset": offset, "sh_info": tags.get("DT_VERNEEDNUM", 0)}
-    names = _DynamicStrings(elf, tags)
-    section = GNUVerNeedSection(header, ".gnu.version_r", elf, names)
     found: dict[str, set[str]] = {}
-    for need, versions in section.iter_versions():
-        found.setdefault(str(need.name), set()).update(str(v.name) for v in versions)
+    names = next(elf.address_offsets(tags["DT_STRTAB"]))
+    need_at = next(elf.address_offsets(tags["DT_VERNEED"]))
+    for _ in range(tags.get("DT_VERNEEDNUM", 0)):
+        need = struct_parse(elf.structs.Elf_Verneed, elf.stream, need_at)
+        library = _string(elf, names + need["vn_file"])
+        versions = found.setdefault(library, set())
+        version_at = need_at + need["vn_aux"]
+        for _ in range(need["vn_cnt"]):
+            version = struct_parse(elf.structs.Elf_Vernaux, elf.stream, version_at)
+            versions.add(_string(elf, names + version["vna_name"]))
+            version_at += version["vna_next"]
+        need_at += need["vn_next"]
     return {library: frozenset(versions) for library, versions in found.items()}
 
 
-class _DynamicStrings:
-    """DT_STRTAB in the shape that pyelftools' version sections ask strings of."""
-
-    def __init__(self, elf: ELFFile, tags: dict[str, int]) -> None:
-        self._stream = elf.stream
-        self._offset = next(elf.address_offsets(tags["DT_STRTAB"]))
-        self._size = tags["DT_STRSZ"]
-
-    def get_string(self, offset: int) -> str:
-        if offset >= self._size:
-            raise ValueError("a name lies outside the string table")
-        self._stream.seek(self._offset + offset)
-        text: bytes = self._stream.read(min(4096, self._size - offset))
-        return text.split(b"\0", 1)[0].decode()
+def _string(elf: ELFFile, offset: int) -> str:
+    text = parse_cstring_from_stream(elf.stream, offset)
+    if text is None:
+        raise ValueError("a name in the string table has no end")
+    return text.decode()

@@ -1,7 +1,7 @@
 """Writes a wheel whose bytes depend only on its content: sorted, one timestamp, fixed modes, RECORD made anew.
 
-What it cannot fix is zlib itself: two machines whose zlib (or zlib-ng) deflates differently give archives that differ in
-their packed bytes and agree in every member. ``record_sha256`` is the same on both, so it is what to compare then.
+What it cannot fix is zlib itself: two machines whose zlib (or zlib-ng) deflates differently give archives that differ
+in their packed bytes and agree in every member. ``record_sha256`` is the same on both, so it is what to compare then.
 """
 
 from __future__ import annotations
@@ -82,12 +82,11 @@ def write_archive(target: Path, members: Iterable[Member], *, dist_info: str, so
                 rows.append((member.name, record_hash(digest.digest()), str(count)))
             text = record_text([*rows, (record, "", "")]).encode()
             archive.writestr(_info(from_bytes(record, text), source_date_epoch), text)
-        written = Written(
+        return Written(
             sha256=sha256_file(temporary),
             size=temporary.stat().st_size,
             record_sha256=hashlib.sha256(text).hexdigest(),
         )
-    return written
 
 
 def record_text(rows: Iterable[tuple[str, str, str]]) -> str:

@@ -1,0 +1,69 @@
+"""What the broker remembers of one connection: a launcher, or somebody who asks for the status."""
+
+from __future__ import annotations
+
+import enum
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sm120_wheels.compile.command import CompileCommand, parse
+from sm120_wheels.compile.knowledge import Origin
+from sm120_wheels.compile.predict import Prediction
+
+
+class Stage(enum.Enum):
+    NEW = "new"
+    WAITING = "waiting"
+    RUNNING = "running"
+    #: The launcher is dead, parts of its compile are not.
+    LINGERING = "lingering"
+    DONE = "done"
+
+
+@dataclass(kw_only=True)
+class Client:
+    """Times in seconds of the monotonic clock, those ending in ``_at`` since the epoch; memory in bytes."""
+
+    connection: socket.socket
+    pid: int
+    folders: tuple[Path, ...]
+    stage: Stage = Stage.NEW
+    uid: str = ""
+    command: CompileCommand = field(default_factory=lambda: parse((), "/"))
+    origin: Origin = field(default_factory=Origin)
+    prediction: Prediction = field(
+        default_factory=lambda: Prediction(memory=0, expected=0, seconds=0.0, basis="default")
+    )
+    records: str = ""
+    memory_cap: int | None = None
+    cores_cap: int | None = None
+    attempt: int = 0
+    arrived: float = 0.0
+    arrived_at: float = 0.0
+    waiting_since: float = 0.0
+    started: float = 0.0
+    started_at: float = 0.0
+    lost: float = 0.0
+    reserved: int = 0
+    used: int = 0
+    peak: int = 0
+    kills_before: int = 0
+    group: int | None = None
+    processes: dict[int, int] = field(default_factory=dict)
+
+    def summary(self, now: float) -> dict[str, Any]:
+        return {
+            "source": self.command.source or self.command.output or self.command.compiler,
+            "package": self.origin.package,
+            "session": self.origin.session,
+            "pid": self.pid,
+            "stage": self.stage.value,
+            "attempt": self.attempt,
+            "needs": self.reserved if self.stage is not Stage.WAITING else self.prediction.memory,
+            "used": self.used,
+            "expected_s": round(self.prediction.seconds, 1),
+            "basis": self.prediction.basis,
+            "for_s": round(now - (self.arrived if self.stage is Stage.WAITING else self.started), 1),
+        }

@@ -1,0 +1,233 @@
+"""Who compiles next: the admission policy, as pure code over three named sets (waiting, running, done).
+
+The clock is passed in, so the broker drives it with the real one and the simulator with a made-up one; both run this
+very code. It does no I/O, predicts nothing and knows no compiler.
+
+The rule, in order:
+
+1. The waiting tasks are sorted by the share of the scarcer resource that they will take, times how long they take it
+   (``seconds × max(cores / all cores, memory / budget)``): with much memory that is longest first, with little it is
+   the largest rectangle first. Tasks that have waited longer than ``patience_s`` come before all others, oldest first.
+2. Down that list, whatever fits is started. The first task that does not fit gets a reservation: the earliest
+   moment at which the running tasks will have left room for it.
+3. Tasks after it may start only where they cannot delay it: they end before that moment, or fit beside it (this is
+   known as EASY backfilling).
+4. A task whose need is larger than the budget keeps no room from the others (unless it is overdue). It is started
+   alone, when nothing else runs: at once if the budget is all that this machine could ever give, else after
+   ``patience_alone_s`` in which other programs may leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One compile that asks for memory (bytes), cores and an expected time (seconds)."""
+
+    key: str
+    memory: int
+    seconds: float
+    cores: int = 1
+    arrived: float = 0.0
+    alone: bool = False
+    """Start only when nothing else runs, and let nothing else start: the last try of a compile that was killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A started task; ``held`` is the larger of what was predicted and what has been measured, in bytes."""
+
+    task: Task
+    started: float
+    held: int
+
+    def expected_end(self, now: float) -> float:
+        """When it will end, in seconds. A task past its prediction is given another tenth of the time it has run."""
+        return max(self.started + self.task.seconds, now + 0.1 * max(now - self.started, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reservation:
+    """Room kept for the first task that does not fit: from ``at`` on, only ``memory`` and ``cores`` are left beside
+    it."""
+
+    at: float
+    memory: int
+    cores: int
+
+
+class Policy:
+    """Decides which waiting tasks start. ``budget`` in bytes, ``cores`` as a count, both changed by :meth:`resize`."""
+
+    def __init__(
+        self,
+        *,
+        budget: int,
+        cores: int,
+        ceiling: int | None = None,
+        patience_s: float = 3600.0,
+        patience_alone_s: float = 60.0,
+    ) -> None:
+        self.waiting: dict[str, Task] = {}
+        self.running: dict[str, Running] = {}
+        self.done: set[str] = set()
+        self.budget = budget
+        self.cores = cores
+        self.ceiling = budget if ceiling is None else ceiling
+        self._patience_s = patience_s
+        self._patience_alone_s = patience_alone_s
+        self._idle_since: float | None = None
+
+    @property
+    def held(self) -> int:
+        """Memory that the running tasks hold, in bytes."""
+        return sum(r.held for r in self.running.values())
+
+    @property
+    def cores_held(self) -> int:
+        return sum(min(r.task.cores, self.cores) for r in self.running.values())
+
+    def resize(self, *, budget: int, cores: int, ceiling: int | None = None) -> None:
+        """A new budget; running tasks keep what they hold, even when that is more. ``ceiling`` is what there would be
+        if no other program used memory."""
+        self.budget = budget
+        self.cores = max(1, cores)
+        self.ceiling = budget if ceiling is None else max(ceiling, budget)
+
+    def submit(self, task: Task) -> None:
+        """A task waits from now on (again, after a retry)."""
+        if task.key in self.running:
+            raise ValueError(f"{task.key} is running")
+        self.done.discard(task.key)
+        self.waiting[task.key] = task
+
+    def resume(self, task: Task, *, started: float) -> None:
+        """A task that is running already under an earlier broker: it holds its memory whether or not that fits."""
+        self.waiting.pop(task.key, None)
+        self.running[task.key] = Running(task=task, started=started, held=task.memory)
+
+    def observe(self, key: str, used: int) -> None:
+        """What a running task was measured to use (bytes): more than predicted holds back new admissions at once."""
+        running = self.running.get(key)
+        if running is not None and used > running.held:
+            self.running[key] = replace(running, held=used)
+
+    def finish(self, key: str) -> None:
+        """A task ended, or its client died: whatever it held is free. Unknown keys are fine."""
+        known = key in self.running or key in self.waiting
+        self.running.pop(key, None)
+        self.waiting.pop(key, None)
+        if known:
+            self.done.add(key)
+
+    def forget(self, key: str) -> None:
+        """Drop every trace of a task, so that a broker which lives long does not grow."""
+        self.finish(key)
+        self.done.discard(key)
+
+    def order(self, now: float) -> list[Task]:
+        """The waiting tasks, first to start first. Depends on the set and the clock only, not on who came when."""
+        return sorted(self.waiting.values(), key=lambda task: self._priority(task, now))
+
+    def admit(self, now: float) -> list[Task]:
+        """Start what may start at ``now`` and return it, in order."""
+        admitted: list[Task] = []
+        reservation: _Reservation | None = None
+        for task in self.order(now):
+            if self.cores_held >= self.cores or any(r.task.alone for r in self.running.values()):
+                break
+            if self._fits(task):
+                if reservation is None or self._harmless(task, reservation, now):
+                    reservation = self._beside(task, reservation, now)
+                    self._start(task, now)
+                    admitted.append(task)
+            elif reservation is None and (task.memory <= self.budget or self._overdue(task, now)):
+                reservation = self._reserve(task, now)
+        if not self.running and self.waiting and self._may_go_alone(now):
+            first = self.order(now)[0]
+            self._start(first if first.memory <= self.budget else replace(first, alone=True), now)
+            admitted.append(first)
+        return admitted
+
+    def why_waiting(self, now: float) -> str:
+        """In a few words, what the first waiting task lacks; empty when none waits."""
+        first = next(iter(self.order(now)), None)
+        if first is None:
+            return ""
+        if self.cores_held + min(first.cores, self.cores) > self.cores:
+            return "cores"
+        return "other programs" if not self.running else "memory"
+
+    def _priority(self, task: Task, now: float) -> tuple[bool, float, float, str]:
+        overdue = self._overdue(task, now)
+        share = max(min(task.cores, self.cores) / self.cores, task.memory / max(self.budget, 1))
+        return (not overdue, task.arrived if overdue else 0.0, -task.seconds * share, task.key)
+
+    def _overdue(self, task: Task, now: float) -> bool:
+        return now - task.arrived > self._patience_s
+
+    def _fits(self, task: Task) -> bool:
+        if task.alone:
+            return not self.running and task.memory <= self.budget
+        return self.held + task.memory <= self.budget and self.cores_held + min(task.cores, self.cores) <= self.cores
+
+    def _may_go_alone(self, now: float) -> bool:
+        if self._idle_since is None:
+            self._idle_since = now
+        if self.budget >= self.ceiling:
+            return True
+        return now - self._idle_since >= self._patience_alone_s
+
+    def _start(self, task: Task, now: float) -> None:
+        del self.waiting[task.key]
+        self.running[task.key] = Running(task=task, started=now, held=task.memory)
+        self._idle_since = None
+
+    def _reserve(self, task: Task, now: float) -> _Reservation:
+        held, cores_held, at = self.held, self.cores_held, now
+        for running in sorted(self.running.values(), key=lambda r: (r.expected_end(now), r.task.key)):
+            if not task.alone and self._room(task, held, cores_held):
+                break
+            at = running.expected_end(now)
+            held -= running.held
+            cores_held -= min(running.task.cores, self.cores)
+        if task.alone:
+            return _Reservation(at=at, memory=0, cores=0)
+        return _Reservation(
+            at=at,
+            memory=max(0, self.budget - held - task.memory),
+            cores=max(0, self.cores - cores_held - min(task.cores, self.cores)),
+        )
+
+    def _room(self, task: Task, held: int, cores_held: int) -> bool:
+        return held + task.memory <= self.budget and cores_held + min(task.cores, self.cores) <= self.cores
+
+    def _harmless(self, task: Task, reservation: _Reservation, now: float) -> bool:
+        return now + task.seconds <= reservation.at or (
+            task.memory <= reservation.memory and min(task.cores, self.cores) <= reservation.cores
+        )
+
+    def _beside(self, task: Task, reservation: _Reservation | None, now: float) -> _Reservation | None:
+        if reservation is None or now + task.seconds <= reservation.at:
+            return reservation
+        return replace(
+            reservation,
+            memory=reservation.memory - task.memory,
+            cores=reservation.cores - min(task.cores, self.cores),
+        )
+
+
+def lower_bound(tasks: Iterable[Task], *, cores: int, budget: int) -> float:
+    """Seconds that no schedule can beat: the longest task, all work over all cores, all memory-seconds over the
+    budget."""
+    listed = list(tasks)
+    if not listed:
+        return 0.0
+    return max(
+        max(t.seconds for t in listed),
+        sum(t.seconds * min(t.cores, cores) for t in listed) / cores,
+        sum(t.seconds * min(t.memory, budget) for t in listed) / budget,
+    )

@@ -1,0 +1,193 @@
+"""How a build's compiles are going: asked from the broker and shown, in place on a terminal, sparsely elsewhere.
+
+It only looks: a build runs the same without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sm120_wheels import console
+from sm120_wheels.compile.policy import Task
+from sm120_wheels.compile.profile import Profile
+from sm120_wheels.compile.protocol import MESSAGE_MAX, connect, encode
+from sm120_wheels.compile.simulate import simulate
+from sm120_wheels.compile.summary import read_records
+from sm120_wheels.files import human_bytes, human_seconds
+
+_ASK_S = 0.5
+_LINE_S = 30.0
+_LINE_PART = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningUnit:
+    source: str
+    seconds: float
+    expected_seconds: float
+    used: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Memory in bytes. ``total`` and ``seconds_left`` are None where no profile says them."""
+
+    done: int
+    running: tuple[RunningUnit, ...]
+    waiting: int
+    total: int | None
+    used: int
+    held: int
+    budget: int
+    why_waiting: str
+    killed: int
+    seconds_left: float | None
+
+    def line(self) -> str:
+        of = f" of {self.total}" if self.total is not None else ""
+        parts = [f"{self.done}{of} compiled, {len(self.running)} running, {self.waiting} waiting"]
+        if self.waiting and self.why_waiting:
+            parts[0] += f" for {self.why_waiting}"
+        parts.append(f"memory {human_bytes(self.used)} of {human_bytes(self.budget)}")
+        if self.killed:
+            parts.append(f"{self.killed} killed and tried again")
+        if self.seconds_left is not None:
+            parts.append(f"about {human_seconds(self.seconds_left)} left")
+        return ", ".join(parts)
+
+
+def watch(
+    *,
+    socket: Path,
+    session: str,
+    records: Path,
+    profile: Profile | None,
+    ended: threading.Event,
+    tell: Callable[[Progress], None],
+) -> None:
+    """Tell the progress twice a second until ``ended``. While there is no broker to ask, nothing is told."""
+    connection: sockets.socket | None = None
+    while not ended.wait(_ASK_S):
+        try:
+            connection = connection or connect(socket)
+            connection.send(encode({"state": "status"}))
+            status = json.loads(connection.recv(MESSAGE_MAX))
+        except (OSError, ValueError):
+            if connection is not None:
+                connection.close()
+            connection = None
+            continue
+        if isinstance(status, dict):
+            tell(progress_of(status, read_records(records), session=session, profile=profile))
+    if connection is not None:
+        connection.close()
+
+
+def progress_of(
+    status: Mapping[str, Any], records: list[dict[str, Any]], *, session: str, profile: Profile | None
+) -> Progress:
+    """Join the broker's status with this session's records."""
+    finals = {r["uid"]: r for r in records if r["kind"] in ("end", "turn") and not r.get("retry")}
+    running = [c for c in status["running"] if c["session"] == session]
+    waiting = [c for c in status["waiting"] if c["session"] == session]
+    return Progress(
+        done=len(finals),
+        running=tuple(
+            RunningUnit(source=c["source"], seconds=c["for_s"], expected_seconds=c["expected_s"], used=c["used"])
+            for c in sorted(running, key=lambda c: -c["for_s"])
+        ),
+        waiting=len(waiting),
+        total=max(len(profile.units), len(finals) + len(running) + len(waiting)) if profile else None,
+        used=status["used"],
+        held=status["held"],
+        budget=status["budget"],
+        why_waiting=status["why_waiting"],
+        killed=sum(1 for r in records if r.get("retry")),
+        seconds_left=_seconds_left(status, finals, running, waiting, profile) if profile else None,
+    )
+
+
+def _seconds_left(
+    status: Mapping[str, Any],
+    finals: Mapping[str, Mapping[str, Any]],
+    running: list[dict[str, Any]],
+    waiting: list[dict[str, Any]],
+    profile: Profile,
+) -> float:
+    """What the policy would need for the rest: what runs, what waits, and what the profile has and nobody has seen
+    yet."""
+    seen = [r["source"] for r in finals.values()] + [c["source"] for c in running + waiting]
+    known = {unit.source for s in seen if (unit := profile.find(s)) is not None}
+    rest = [
+        Task(key=str(i), memory=c["needs"], seconds=max(0.5, c["expected_s"] - c["for_s"]))
+        for i, c in enumerate(running)
+    ]
+    rest += [Task(key=f"w{i}", memory=c["needs"], seconds=c["expected_s"]) for i, c in enumerate(waiting)]
+    rest += [
+        Task(key=f"u{u.source}", memory=u.peak, seconds=u.seconds)
+        for u in profile.units.values()
+        if u.source not in known
+    ]
+    return simulate(rest, cores=status["cores"], budget=max(1, status["budget"])).makespan
+
+
+@contextlib.contextmanager
+def display() -> Iterator[Callable[[Progress], None]]:
+    """What to give a session as ``on_progress``: a live view on a terminal, else a line now and then."""
+    if not console.is_terminal():
+        yield SparseLines().tell
+        return
+    with Live(console=console.err, refresh_per_second=4, transient=True) as live:
+        yield lambda progress: live.update(render(progress))
+
+
+class SparseLines:
+    """At most one line in 30 s, unless another tenth of the files is done."""
+
+    def __init__(self, say: Callable[[str], None] = console.note, clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._said = clock()
+        self._part = 0
+
+    def tell(self, progress: Progress) -> None:
+        part = int(progress.done / progress.total / _LINE_PART) if progress.total else 0
+        if self._clock() - self._said >= _LINE_S or part > self._part:
+            self._said, self._part = self._clock(), part
+            self._say(progress.line())
+
+
+def render(progress: Progress) -> RenderableType:
+    """The live view: a bar of files, a bar of memory, the compiles that run."""
+    bars = Table.grid(padding=(0, 1))
+    of = f"/{progress.total}" if progress.total is not None else ""
+    bars.add_row(
+        "files", ProgressBar(total=progress.total or 1, completed=progress.done, width=40), f"{progress.done}{of}"
+    )
+    bars.add_row(
+        "memory",
+        ProgressBar(total=max(1, progress.budget), completed=min(progress.used, progress.budget), width=40),
+        f"{human_bytes(progress.used)} of {human_bytes(progress.budget)}",
+    )
+    units = Table.grid(padding=(0, 1))
+    for unit in progress.running[:16]:
+        late = "red" if unit.seconds > 1.5 * unit.expected_seconds else ""
+        units.add_row(
+            human_bytes(unit.used),
+            Text(f"{human_seconds(unit.seconds)} of {human_seconds(unit.expected_seconds)}", style=late),
+            Text(PurePosixPath(unit.source).name),
+        )
+    return Group(bars, units, Text(progress.line(), style="dim"))

@@ -1,0 +1,302 @@
+"""Turns the wheel that a build backend made into ours: version, tags, requirements, SBOM, build record.
+
+It repacks and never renames: filename, METADATA, dist-info folder and RECORD agree afterwards, and the same raw content
+gives the same bytes. It refuses what would break for whoever installs the wheel (an extension that does not honour
+abi3, another CUDA major, search paths of the build machine), and never copies a library into it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from sm120_wheels.errors import WheelInvalidError
+from sm120_wheels.wheel import linkage, tags
+from sm120_wheels.wheel.archive import WheelFile, WheelName, open_wheel
+from sm120_wheels.wheel.elf import Library, is_host_elf, read_library
+from sm120_wheels.wheel.metadata import edit_metadata, edit_wheel
+from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool, make_sbom
+from sm120_wheels.wheel.version import is_partial
+from sm120_wheels.wheel.write import Member, from_bytes, write_archive
+
+#: Where the SBOM lies below dist-info (PEP 770), and the build record.
+SBOM = "sboms/sm120.cdx.json"
+BUILD_RECORD = "sm120/build.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishRequest:
+    """Everything that finishing needs to know."""
+
+    raw: Path
+    """The wheel made by the backend; left as it is."""
+    out_dir: Path
+    version: str
+    """With the local label: ``0.4.4+cu130.torch211.sm120a`` (see ``version.local_version``)."""
+    source_date_epoch: int
+    """Seconds since 1970 for every timestamp; best the upstream commit's time."""
+    requires_dist: tuple[str, ...] = ()
+    requires_python: str | None = None
+    platform_policy: str = "auto"
+    """``auto``: the oldest manylinux tag that holds; ``linux``: a plain tag, for this distribution only; or the one
+    manylinux tag, without its machine (``manylinux_2_28``), that must hold."""
+    excluded_libraries: tuple[str, ...] = tags.CUDA_AND_TORCH
+    """File name patterns of libraries that others provide at run time."""
+    expected_cuda_major: int | None = None
+    """None for a wheel without CUDA: nothing is checked then."""
+    sources: tuple[Source, ...] = ()
+    patches: tuple[AppliedPatch, ...] = ()
+    toolchain: tuple[Tool, ...] = ()
+    build_record: Mapping[str, Any] = field(default_factory=dict)
+    """JSON for ``sm120/build.json``. It must hold no path and no time of this machine, or two builds differ."""
+    left_out: tuple[str, ...] = ()
+    """Components that were not built; not empty exactly where the label says ``partial``."""
+    remove: tuple[str, ...] = ()
+    """Patterns (``*`` crosses folders) of members to drop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedWheel:
+    """A wheel in the output folder."""
+
+    path: Path
+    filename: str
+    sha256: str
+    size: int
+    """Bytes."""
+    record_sha256: str
+    """Digest of RECORD: the same wherever the same members were packed, also with another zlib."""
+    distribution: str
+    version: str
+    tags: tuple[str, ...]
+    platform_because: tuple[str, ...]
+    """What keeps the wheel from an older platform tag; empty where there is none or the policy was given."""
+    removed: tuple[str, ...]
+
+
+def finish(request: FinishRequest) -> FinishedWheel:
+    """Finish a wheel. Raises :class:`WheelInvalidError` naming the file inside the wheel and what to do."""
+    version = _checked_version(request)
+    request.out_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        open_wheel(request.raw) as wheel,
+        tempfile.TemporaryDirectory(prefix=".finish-", dir=request.out_dir) as work,
+    ):
+        removed = tuple(m for m in wheel.members if _removable(m, wheel.dist_info, request.remove))
+        kept = [m for m in wheel.members if m not in set(removed)]
+        libraries = host_libraries(wheel, kept, Path(work))
+        _refuse_bad_links(libraries, request)
+        _refuse_broken_abi3(libraries, wheel.filename, request.raw)
+        platform = _platform(libraries, wheel.filename, request)
+        finished_tags = {f"{t.interpreter}-{t.abi}-{p}" for t in wheel.filename.tags for p in platform.tags}
+        dist_info = f"{_escaped_name(wheel)}-{version}.dist-info"
+        filename = (
+            f"{_escaped_name(wheel)}-{version}{_build_part(wheel.filename)}-{_tag_part(wheel.filename, platform)}.whl"
+        )
+        members = [
+            *_kept_members(wheel, kept, dist_info),
+            *_made_members(wheel, request, version, finished_tags, dist_info, has_code=bool(libraries)),
+        ]
+        written = write_archive(
+            request.out_dir / filename, members, dist_info=dist_info, source_date_epoch=request.source_date_epoch
+        )
+        return FinishedWheel(
+            path=request.out_dir / filename,
+            filename=filename,
+            sha256=written.sha256,
+            size=written.size,
+            record_sha256=written.record_sha256,
+            distribution=wheel.filename.distribution,
+            version=version,
+            tags=tuple(sorted(finished_tags)),
+            platform_because=platform.because,
+            removed=removed,
+        )
+
+
+def read_build_record(wheel: WheelFile) -> dict[str, Any] | None:
+    """The build record of a wheel of ours; None for anybody else's."""
+    member = f"{wheel.dist_info}/{BUILD_RECORD}"
+    if member not in wheel.members:
+        return None
+    try:
+        record = json.loads(wheel.read(member))
+    except ValueError as exc:
+        raise WheelInvalidError(
+            f"{wheel.path.name} has a build record that cannot be read", where=member, why=str(exc)
+        ) from exc
+    if not isinstance(record, dict):
+        raise WheelInvalidError(f"{wheel.path.name} has a build record that is not an object", where=member)
+    return record
+
+
+def left_out(wheel: WheelFile) -> tuple[str, ...]:
+    """The components that a wheel of ours lacks; empty for a complete wheel. What a gate on partial wheels asks."""
+    names = (read_build_record(wheel) or {}).get("left_out", [])
+    if not names and is_partial(str(wheel.filename.version)):
+        return ("(not recorded)",)
+    return tuple(map(str, names))
+
+
+def host_libraries(wheel: WheelFile, names: Iterable[str], folder: Path) -> list[Library]:
+    """Unpack and read the libraries and programs with a dynamic section among the named members, below ``folder``."""
+    found = []
+    for name in names:
+        with wheel.open(name) as stream:
+            head = stream.read(20)
+        if is_host_elf(head):
+            library = read_library(wheel.extract(name, folder), member=name)
+            found += [library] if library else []
+    return found
+
+
+def _checked_version(request: FinishRequest) -> str:
+    try:
+        version = str(Version(request.version))
+    except InvalidVersion as exc:
+        raise WheelInvalidError(f"{request.version!r} is not a version", why=str(exc), hint="see PEP 440") from exc
+    if is_partial(version) != bool(request.left_out):
+        raise WheelInvalidError(
+            "the version's label and the components left out disagree",
+            where=version,
+            why=f"left out: {', '.join(request.left_out) or 'nothing'}",
+            hint="a wheel is labelled 'partial' exactly where components were left out",
+        )
+    return version
+
+
+def _removable(member: str, dist_info: str, patterns: Iterable[str]) -> bool:
+    """dist-info is never dropped by a pattern: a wheel without METADATA is none."""
+    return not member.startswith(f"{dist_info}/") and any(fnmatch.fnmatchcase(member, p) for p in patterns)
+
+
+def _refuse_bad_links(libraries: Iterable[Library], request: FinishRequest) -> None:
+    for library in libraries:
+        if paths := linkage.foreign_search_paths(library):
+            raise WheelInvalidError(
+                f"{library.member} looks for libraries in folders of the build machine",
+                where=f"{request.raw}: {library.member}",
+                why=f"RPATH or RUNPATH: {linkage.describe(paths)}",
+                hint="configure with CMAKE_SKIP_RPATH=ON or an $ORIGIN-relative CMAKE_INSTALL_RPATH and "
+                "CMAKE_BUILD_WITH_INSTALL_RPATH=ON; drop -Wl,-rpath from the link flags",
+            )
+        if request.expected_cuda_major is None:
+            continue
+        if foreign := linkage.foreign_cuda(library, expected_major=request.expected_cuda_major):
+            raise WheelInvalidError(
+                f"{library.member} is linked to another CUDA than the wheel's label says",
+                where=f"{request.raw}: {library.member}",
+                why=f"it needs {', '.join(foreign)}; the wheel is for CUDA {request.expected_cuda_major}",
+                hint="build with the toolkit and the torch of that CUDA; look for a second toolkit in the link line",
+            )
+
+
+def _refuse_broken_abi3(libraries: list[Library], name: WheelName, raw: Path) -> None:
+    baseline = tags.abi3_baseline(name.tags)
+    if baseline is None:
+        return
+    if problems := tags.abi3_problems(libraries, baseline=baseline):
+        first = problems[0]
+        raise WheelInvalidError(
+            f"{first.member} does not honour the wheel's abi3 tag",
+            where=f"{raw}: {first.member}",
+            why="\n".join(f"{p.member}: {p.why}" for p in problems),
+            hint=f"build it with the limited API of Python {baseline[0]}.{baseline[1]} (USE_SABI), leave it out, "
+            "or give up the abi3 tag",
+        )
+
+
+def _platform(libraries: list[Library], name: WheelName, request: FinishRequest) -> tags.PlatformDecision:
+    if not libraries:
+        return tags.PlatformDecision(tags=tuple(sorted({t.platform for t in name.tags})))
+    policy, machine = request.platform_policy, libraries[0].machine
+    if policy == "auto":
+        return tags.decide_platform(libraries, excluded=request.excluded_libraries)
+    tag = f"{policy}_{machine}"
+    if problems := tags.platform_problems(libraries, tag, excluded=request.excluded_libraries):
+        raise WheelInvalidError(
+            f"the wheel does not keep to {tag}",
+            where=str(request.raw),
+            why="\n".join(problems[:10]),
+            hint="build on an older distribution (the manylinux images are for that), or let the platform be 'auto'",
+        )
+    return tags.PlatformDecision(tags=(tag,))
+
+
+def _escaped_name(wheel: WheelFile) -> str:
+    """The distribution's name as filenames write it: normalised, with underscores."""
+    return wheel.filename.distribution.replace("-", "_")
+
+
+def _build_part(name: WheelName) -> str:
+    return f"-{name.build[0]}{name.build[1]}" if name.build else ""
+
+
+def _tag_part(name: WheelName, platform: tags.PlatformDecision) -> str:
+    """The compressed tag set of the filename; tags that are no full product cannot be written there."""
+    parts = (
+        sorted({t.interpreter for t in name.tags}, key=_natural),
+        sorted({t.abi for t in name.tags}),
+        sorted(platform.tags),
+    )
+    assert len(name.tags) == len(parts[0]) * len(parts[1]) * len({t.platform for t in name.tags}), (
+        "came from a filename"
+    )
+    return "-".join(".".join(p) for p in parts)
+
+
+def _natural(interpreter: str) -> tuple[int, str]:
+    return len(interpreter), interpreter
+
+
+def _kept_members(wheel: WheelFile, kept: Iterable[str], dist_info: str) -> Iterable[Member]:
+    old_data = f"{wheel.dist_info.removesuffix('.dist-info')}.data/"
+    made_anew = {f"{wheel.dist_info}/{n}" for n in ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s")}
+    for name in kept:
+        if name in made_anew:
+            continue
+        new = name
+        if name.startswith(f"{wheel.dist_info}/"):
+            new = dist_info + name.removeprefix(wheel.dist_info)
+        elif name.startswith(old_data):
+            new = f"{dist_info.removesuffix('.dist-info')}.data/{name.removeprefix(old_data)}"
+        yield Member(
+            name=new, size=wheel.size(name), chunks=partial(wheel.chunks, name), executable=wheel.executable(name)
+        )
+
+
+def _made_members(
+    wheel: WheelFile, request: FinishRequest, version: str, all_tags: set[str], dist_info: str, *, has_code: bool
+) -> Iterable[Member]:
+    metadata = edit_metadata(
+        wheel.metadata_text,
+        version=version,
+        requires_dist=request.requires_dist,
+        requires_python=request.requires_python,
+    )
+    yield from_bytes(f"{dist_info}/METADATA", metadata.encode())
+    # machine code belongs into platlib whatever the backend thought
+    wheel_text = edit_wheel(wheel.wheel_text, tags=all_tags, purelib=False if has_code else None)
+    yield from_bytes(f"{dist_info}/WHEEL", wheel_text.encode())
+    sbom = make_sbom(
+        distribution=wheel.filename.distribution,
+        version=version,
+        sources=request.sources,
+        patches=request.patches,
+        toolchain=request.toolchain,
+        source_date_epoch=request.source_date_epoch,
+    )
+    yield from_bytes(f"{dist_info}/{SBOM}", sbom.encode())
+    record = {**request.build_record, "left_out": sorted(request.left_out)}
+    yield from_bytes(
+        f"{dist_info}/{BUILD_RECORD}",
+        (json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode(),
+    )
