@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from sm120_wheels.build import BuildResult
 from sm120_wheels.console import out
 from sm120_wheels.files import human_bytes, human_seconds
 from sm120_wheels.plan import Plan
+
+if TYPE_CHECKING:  # the pipeline loads every stage; showing a plan needs none of them
+    from sm120_wheels.build import BuildResult
 
 
 def print_plan(plan: Plan) -> None:
     """The whole plan, for people."""
     out.print(plan.identifier, markup=False, style="bold")
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
     rows: list[tuple[str, str]] = [
         ("wheel", f"{plan.distribution} {plan.wheel_version} ({plan.python_tag})"),
         ("target", ", ".join(arch.sm for arch in plan.targets)),
@@ -44,9 +41,9 @@ def print_plan(plan: Plan) -> None:
     rows += [(f"lock {name}", sha) for name, sha in plan.locks.items()]
     rows += [(f"-D{name}", value) for name, value in plan.defines.items()]
     rows.append(("content key", plan.key))
+    width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        table.add_row(name, value)
-    out.print(table)
+        out.print(f"{name:<{width}}  {value}", markup=False)
 
 
 def print_build(result: BuildResult) -> None:

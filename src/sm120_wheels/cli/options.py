@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
-class Bytes(click.ParamType):
+class Bytes(click.ParamType[int]):
     """``20GiB``, ``512MB``, ``8000000000``; gives bytes."""
 
     name = "size"

@@ -1,4 +1,4 @@
-"""Take the network away from configure and compile where the kernel lets us: offline is enforced, not hoped for."""
+"""Take the network away from configure and compile where the kernel lets us: enforced, not hoped for."""
 
 from __future__ import annotations
 

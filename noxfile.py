@@ -1,0 +1,96 @@
+# /// script
+# dependencies = ["nox>=2025.5"]
+# ///
+"""One short session for each thing a person asks for. No logic here: each makes its environment and calls one command.
+
+Options for a command come after ``--``: ``nox -s build_sgl_kernel -- --arch 12.0f --jobs 4``.
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2025.5"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = ["tests"]
+
+TEST_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+
+
+def _sm120(session: nox.Session, *arguments: str, groups: tuple[str, ...] = ()) -> None:
+    """Install the project into the session's environment and run the ``sm120`` command."""
+    session.install("-e", ".", *(f"--group={group}" for group in groups))
+    session.run("sm120", *arguments, *session.posargs)
+
+
+@nox.session
+def build_sgl_kernel(session: nox.Session) -> None:
+    """Build sgl-kernel for SM120 from its pinned sources. Options after --; see sm120 build --help."""
+    _sm120(session, "build", "sgl-kernel")
+
+
+@nox.session
+def build_flashinfer(session: nox.Session) -> None:
+    """Build flashinfer-python and its ahead-of-time kernels (shim and provider wheels)."""
+    _sm120(session, "build", "flashinfer")
+
+
+@nox.session
+def build_selftest(session: nox.Session) -> None:
+    """Build our own small CUDA package: the quickest proof that this machine can build for SM120."""
+    _sm120(session, "build", "selftest")
+
+
+@nox.session
+def plan(session: nox.Session) -> None:
+    """Show what a build would use, before anything is downloaded: nox -s plan -- sgl-kernel."""
+    _sm120(session, "plan")
+
+
+@nox.session
+def doctor(session: nox.Session) -> None:
+    """Tell what this machine can build, and the command that mends what it cannot."""
+    _sm120(session, "doctor")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the test suite, real nvcc included."""
+    session.install("-e", ".", "--group=test")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(python=TEST_PYTHONS)
+def tests_all(session: nox.Session) -> None:
+    """Run the quick tests (without nvcc) on every supported Python."""
+    session.install("-e", ".", "--group=test")
+    session.run("pytest", "-m", "not cuda", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, mypy --strict and the checks of recipes and generated files; the same as pre-commit."""
+    session.install("-e", ".", "--group=dev")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("sm120", "check")
+    session.run("python", "-m", "sm120_wheels.docs", "--check")
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Make the hash-locked requirement files in recipes/locks anew."""
+    _sm120(session, "lock")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Generate the reference pages and the JSON Schema from the models."""
+    session.install("-e", ".")
+    session.run("python", "-m", "sm120_wheels.docs")
+
+
+if __name__ == "__main__":
+    nox.main()
