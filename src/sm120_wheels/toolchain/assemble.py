@@ -7,6 +7,7 @@ What the packages lack: lib64, the unversioned names of most libraries, the link
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import stat
@@ -94,7 +95,7 @@ def write_stubs(root: Path, host_compiler: Path) -> None:
         names = stub_functions(path.read_text(encoding="utf-8", errors="replace"), prefix)
         source = "".join(f"void {name}(void) {{ __builtin_trap(); }}\n" for name in names)
         target = stubs / f"lib{library}.so"
-        argv = [host_compiler, "-shared", "-fPIC", "-x", "c", "-w", "-fno-builtin"]
+        argv: list[str | Path] = [host_compiler, "-shared", "-fPIC", "-x", "c", "-w", "-fno-builtin"]
         argv += [f"-Wl,-soname,lib{library}.so.1", "-o", target, "-"]
         process.run(argv, stdin=source.encode())
 
@@ -108,7 +109,8 @@ def prove_toolkit(root: Path, *, host_compiler: Path, workdir: Path, gencode: st
     source.write_text(_PROOF, encoding="utf-8")
     argv: list[str | Path] = [root / "bin" / "nvcc", "-ccbin", host_compiler, gencode, source]
     argv += ["-o", workdir / "proof", "-lcuda"]
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": str(workdir)}
+    environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    environment["TMPDIR"] = str(workdir)
     try:
         process.run(argv, cwd=workdir, env=environment)
     except Sm120Error as exc:

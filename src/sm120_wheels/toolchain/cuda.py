@@ -260,7 +260,8 @@ def system_toolkits(environ: Mapping[str, str] | None = None) -> Iterator[tuple[
         named.append((Path(on_path).resolve().parent.parent, "nvcc on PATH"))
     seen: set[Path] = set()
     for root, source in named:
-        if (root / "bin" / "nvcc").is_file() and root.resolve() not in seen:
+        # nvcc.profile stands beside a real nvcc, not beside a script of that name that starts one.
+        if (root / "bin" / "nvcc.profile").is_file() and root.resolve() not in seen:
             seen.add(root.resolve())
             yield root, source
 
@@ -321,14 +322,16 @@ def _packages_hint(version: str) -> str:
     dashed = version.replace(".", "-")
     hint = (
         f"install NVIDIA's package cuda-toolkit-{dashed} (apt-get or dnf, from NVIDIA's repository), or unpack its"
-        f" runfile anywhere and set CUDA_HOME; or build in the image nvidia/cuda:{version}.1-devel-ubuntu22.04"
+        " runfile anywhere and set CUDA_HOME"
     )
-    return hint if version in SYSTEM_ONLY else hint + "; or leave out --cuda-from system: the index has this release"
+    if version in SYSTEM_ONLY:
+        return hint + f"; or build in the image nvidia/cuda:{version}.1-devel-ubuntu22.04"
+    return hint + "; or leave out --cuda-from system and --cuda-home: the package index has this release"
 
 
 def missing_pieces(root: Path, need: Sequence[Need]) -> list[str]:
     """Files that ``need`` asks for and the toolkit in ``root`` does not have, relative to it."""
-    wanted = [piece for kind in ("compiler", *need) for piece in _PIECES[kind]]  # type: ignore[index]
+    wanted = [piece for kind in ("compiler", *need) for piece in _PIECES[kind]]
     return [piece for piece in dict.fromkeys(wanted) if not (root / piece).exists()]
 
 
