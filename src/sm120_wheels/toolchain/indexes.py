@@ -30,7 +30,7 @@ class IndexSettings:
     first: Mapping[str, str]
     fallback: Mapping[str, str]
     source: str
-    """Where the index setting came from, for messages: ``uv's own settings``, ``pip's settings`` or ``uv's default``."""
+    """Whose index setting it is, for messages: ``uv's own settings``, ``pip's settings`` or ``uv's default``."""
 
 
 def index_settings(environ: Mapping[str, str], *, files: list[Path] | None = None) -> IndexSettings:

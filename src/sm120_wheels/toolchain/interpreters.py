@@ -106,7 +106,7 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 def all_interpreters(environ: Mapping[str, str] | None = None) -> list[Interpreter]:
     """Every CPython on this machine, newest first, one for each base executable."""
-    found = {}
+    found: dict[Path, Interpreter] = {}
     for path in candidates(os.environ if environ is None else environ):
         interpreter = probe(path)
         if interpreter is not None:

@@ -106,7 +106,15 @@ def _make(
     environment = uv.uv_environment(os.environ, cache_root=cache_root)
     # --relocatable: its scripts find their Python by their own place, so a path of any length works (the kernel cuts
     # a script's first line at 127 to 255 bytes), and so does a cache that was copied.
-    argv = [uv.uv_binary(), "venv", "--no-project", "--relocatable", "--python", interpreter.executable, root]
+    argv: list[str | Path] = [
+        uv.uv_binary(),
+        "venv",
+        "--no-project",
+        "--relocatable",
+        "--python",
+        interpreter.executable,
+        root,
+    ]
     process.run(argv, cwd=root.parent, env=environment)
     uv.install(
         entries,
