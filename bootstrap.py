@@ -29,7 +29,16 @@ def make_environment(python):
     attempts.append([sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(VENV)])
     for command in attempts:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        if done.returncode == 0 and subprocess.run([str(python), "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        if (
+            done.returncode == 0
+            and subprocess.run(
+                [str(python), "-m", "pip", "--version"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            ).returncode
+            == 0
+        ):
             return
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     fail(

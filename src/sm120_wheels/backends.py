@@ -1,4 +1,4 @@
-"""From a plan to a backend's request, and from its raw wheels to finished ones. The only place that knows both sides."""
+"""From a plan to a backend's request, and from raw wheels to finished ones: the only place that knows both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generate what the models know: recipes/recipe.schema.json and the pages in docs/reference/. ``--check`` only compares."""
+"""Generate what the models know: the JSON Schema and the pages in docs/reference/. ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def recipe_reference() -> str:
         "",
         "# recipe.toml",
         "",
-        f"Edition {recipe.EDITION}. `recipes/recipe.schema.json` is the same for editors and machines; `sm120 check` validates.",
+        f"Edition {recipe.EDITION}. `recipes/recipe.schema.json` says the same to editors; `sm120 check` validates.",
         "",
     ]
     tables = [("Top level", schema)] + [(name, schema["$defs"][name]) for name in schema["$defs"]]
     for name, table in tables:
-        lines += [f"## {name}", "", str(table.get("description", "")).strip(), "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        lines += [f"## {name}", "", str(table.get("description", "")).strip(), ""]
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         for key, spec in table["properties"].items():
             default = "needed" if key in table.get("required", []) else f"`{json.dumps(spec.get('default'))}`"
             meaning = " ".join(str(spec.get("description", "")).split()).replace("|", "\\|")
@@ -57,7 +58,8 @@ def _type(spec: dict[str, Any]) -> str:
 
 def error_reference() -> str:
     """docs/reference/exit-codes.md, from errors.py."""
-    lines = [_NOTE, "", "# Exit codes", "", "0 is success, 2 a usage error. Tens tell the stage.", "", "| code | error | meaning |", "|---|---|---|"]
+    lines = [_NOTE, "", "# Exit codes", "", "0 is success, 2 a usage error. Tens tell the stage.", ""]
+    lines += ["| code | error | meaning |", "|---|---|---|"]
     for code, kind in sorted((kind.exit_code, kind) for kind in _kinds(errors.Sm120Error)):
         meaning = " ".join((kind.__doc__ or "").split()) if kind.__doc__ != errors.Sm120Error.__doc__ else ""
         lines.append(f"| {code} | {kind.__name__} | {meaning} |")

@@ -1,4 +1,5 @@
-"""Bring one commit of a git repository here and check part of it out; shallow where the server allows.
+"""Bring one commit of a git repository here and check part of it out; shallow, and only the files that are wanted,
+where the server allows.
 
 An object's name is the hash of its content, so a commit that git accepted is the pinned one, whoever sent it.
 """
@@ -44,11 +45,11 @@ def checkout(url: str, commit: str, *, paths: Sequence[str], cache_root: Path, s
         if tree.is_dir():
             return tree, "cache"
         came_from = "cache"
-        if not _has(repository, commit):
-            came_from = _fetch(url, commit, repository, settings)
+        if not _has(repository, commit) or _blobs(repository, commit, paths):
+            came_from = _fetch(url, commit, paths, repository, settings)
         with files.atomic_path(tree) as temporary:
             temporary.mkdir()
-            _export(repository, commit, paths, temporary, url)
+            _export(repository, commit, paths, temporary)
     return tree, came_from
 
 
@@ -77,7 +78,7 @@ def _has(repository: Path, commit: str) -> bool:
     return repository.is_dir() and _git(repository, "cat-file", "-e", f"{commit}^{{tree}}", check=False).ok
 
 
-def _fetch(url: str, commit: str, repository: Path, settings: Settings) -> str:
+def _fetch(url: str, commit: str, paths: Sequence[str], repository: Path, settings: Settings) -> str:
     place = settings.mirror.map_url(url) if settings.mirror else None
     place = place or url
     if settings.offline and not place.startswith("file:"):
@@ -91,13 +92,41 @@ def _fetch(url: str, commit: str, repository: Path, settings: Settings) -> str:
             _git(temporary, "init", "--quiet", "--bare", temporary)
     note(f"fetching {url.rsplit('/', 1)[-1]} {commit[:12]}" + (f" from {place}" if place != url else ""))
     with files.no_space_is_an_error(repository):
-        shallow = _git(repository, "fetch", "--quiet", "--no-tags", "--depth=1", place, commit, check=False)
-        if not shallow.ok and re.search(r"unadvertised object|shallow", shallow.output, re.I):
+        # What is not sent now (see --filter) git would ask this remote for.
+        _git(repository, "config", "extensions.partialClone", "source")
+        _git(repository, "config", "remote.source.url", place)
+        _git(repository, "config", "remote.source.promisor", "true")
+        want = ["fetch", "--quiet", "--no-tags", "--depth=1", "--filter=blob:none", "source", commit]
+        done = _git(repository, *want, check=False)
+        if not done.ok and re.search(r"unadvertised object|shallow", done.output, re.I):
             # Servers before protocol 2 give only what a ref names: take everything, then look for the commit.
-            _git(repository, "fetch", "--quiet", "--tags", place, "+refs/*:refs/mirror/*", check=False)
+            _git(repository, "fetch", "--quiet", "--tags", "source", "+refs/*:refs/mirror/*", check=False)
         if not _has(repository, commit):
-            raise _explain(url, place, commit, shallow)
+            raise _explain(url, place, commit, done)
+        blobs = _blobs(repository, commit, paths)
+        if blobs:
+            # One request for all of them; left to itself, checkout would ask for each.
+            want = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--filter=blob:none", "source", "--stdin"]
+            done = _git(repository, *want, check=False, stdin="".join(f"{blob}\n" for blob in blobs).encode())
+            if missing := _blobs(repository, commit, paths):
+                raise _explain(url, place, missing[0], done)
     return place
+
+
+def _blobs(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
+    """The files of a commit (below ``paths``) that are not here yet, as object ids."""
+    for path in paths:
+        if not _git(repository, "ls-tree", commit, "--", path).output.strip():
+            raise CommitNotFoundError(
+                f"commit {commit[:12]} has no {path}",
+                where=repository.name.removesuffix(".git").replace("+", "/"),
+                hint="check the key paths of this source in the recipe",
+            )
+    # rev-list reports what is missing; cat-file would go and fetch each object, one at a time.
+    listed = _git(
+        repository, "rev-list", "--objects", "--no-object-names", "--missing=print", "--no-walk", commit, "--", *paths
+    )
+    return [line[1:] for line in listed.output.splitlines() if line.startswith("?")]
 
 
 def _explain(url: str, place: str, commit: str, finished: Finished) -> Exception:
@@ -120,18 +149,13 @@ def _explain(url: str, place: str, commit: str, finished: Finished) -> Exception
     return CommandError("git fetch failed", where=" ".join(finished.argv), why=why)
 
 
-def _export(repository: Path, commit: str, paths: Sequence[str], into: Path, url: str) -> None:
+def _export(repository: Path, commit: str, paths: Sequence[str], into: Path) -> None:
     """Write the files with checkout-index, since ``git archive`` would drop what .gitattributes marks export-ignore."""
     index = into.with_name(f"{into.name}.index")
     env = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(into)}
     try:
         _git(repository, "read-tree", commit, env=env)
         listed = _git(repository, "ls-files", "-z", "--", *paths, env=env).output if paths else ""
-        for path in paths:
-            if not any(name == path or name.startswith(f"{path.rstrip('/')}/") for name in listed.split("\0")):
-                raise CommitNotFoundError(
-                    f"commit {commit[:12]} has no {path}", where=url, hint="check the key paths of this source"
-                )
         if paths:
             stdin = listed.encode("utf-8")
             _git(repository, "checkout-index", "-f", "-z", "--stdin", f"--prefix={into}/", env=env, stdin=stdin)
