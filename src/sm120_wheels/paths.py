@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -42,8 +43,16 @@ def dist_root() -> Path:
 
 
 def runtime_root() -> Path:
-    """Sockets and locks of this user on this host (the compile broker): the platform's runtime folder."""
-    return _from_environment("SM120_RUNTIME_DIR") or Path(platformdirs.user_runtime_path("sm120-wheels"))
+    """Sockets and locks of this user on this host (the compile broker).
+
+    ``SM120_RUNTIME_DIR``, else a folder in XDG_RUNTIME_DIR, else one of this user's in the temporary folder, since
+    containers and CI seldom have a login session. Whoever makes it must make it private (mode 700) and check that.
+    """
+    if named := _from_environment("SM120_RUNTIME_DIR"):
+        return named
+    if session := _from_environment("XDG_RUNTIME_DIR"):
+        return session / "sm120-wheels"
+    return Path(tempfile.gettempdir()) / f"sm120-wheels-{os.getuid()}"
 
 
 def _from_environment(name: str) -> Path | None:
