@@ -77,19 +77,27 @@ class Broker:
             inode = self._path.stat().st_ino
             stack.callback(self._selector.close)
             self._selector.register(listener, selectors.EVENT_READ, None)
+            wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            stack.callback(os.close, wake)
+            self._selector.register(wake, selectors.EVENT_READ, wake)
+            self._knowledge.on_footprint = lambda: os.eventfd_write(wake, 1)
             while not self._stop:
                 for key, _ in self._selector.select(self._timeout()):
-                    if key.data is None:
+                    if isinstance(key.data, Client):
+                        self._hear(key.data)
+                    elif key.data is None:
                         self._accept(listener)
                     else:
-                        self._hear(key.data)
+                        os.eventfd_read(wake)
+                        self._predict_pending(time.monotonic())
                 now = time.monotonic()
                 self._tick(now)
                 if not self._clients and now - self._busy > self._idle_s:
                     break
                 if not _still_ours(self._path, inode):
                     break  # the socket file is gone: nobody new can find us, so the next launcher starts another
-            self._knowledge.save()
+            self._knowledge.on_footprint = lambda: None
+            self._knowledge.rest()
 
     def _on_stop(self, signum: int, frame: object) -> None:
         self._stop = True
@@ -134,7 +142,7 @@ class Broker:
             if state == "waiting":
                 self._last_arrival = time.monotonic()
                 self._gathering_since = self._gathering_since or self._last_arrival
-        if state == "waiting":
+        if state == "waiting" and client.prediction.basis != "pending":
             self._wait(client, now, memory=client.prediction.memory, alone=False)
             self._restore_attempt(client, message.number("attempt"), now)
         elif state == "running":
@@ -157,6 +165,7 @@ class Broker:
             store=get("SM120_STORE", ""),
         )
         client.records = get("SM120_RECORDS", "")
+        client.attempt = message.number("attempt")
         client.memory_cap = message.number("SM120_MEMORY") or None
         client.cores_cap = message.number("SM120_CORES") or None
         client.prediction = self._knowledge.predict(client.command, client.origin)
@@ -177,6 +186,15 @@ class Broker:
                 alone=alone,
             )
         )
+
+    def _predict_pending(self, now: float) -> None:
+        """Headers have been read: let those wait for memory that had no prediction yet."""
+        for client in self._clients.values():
+            if client.stage is Stage.NEW and client.prediction.basis == "pending":
+                client.prediction = self._knowledge.predict(client.command, client.origin)
+                if client.prediction.basis != "pending":
+                    self._wait(client, now, memory=client.prediction.memory, alone=False)
+                    self._restore_attempt(client, client.attempt, now)
 
     def _restore_attempt(self, client: Client, attempt: int, now: float) -> None:
         """A launcher that waits for a later try under a new broker keeps its larger claim."""

@@ -55,6 +55,7 @@ class Client:
 
     def summary(self, now: float) -> dict[str, Any]:
         return {
+            "uid": self.uid,
             "source": self.command.source or self.command.output or self.command.compiler,
             "package": self.origin.package,
             "session": self.origin.session,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from sm120_wheels.compile.profile import Footprint, Profile, Store, read_profile
 from sm120_wheels.errors import SettingError
 
 _VERSION_TIMEOUT_S = 10.0
+#: Compiles shorter than this are not worth reading their headers for.
+_WORTH_SCANNING_S = 2.0
 #: Compilers whose own process does not do the work (its server does): what they are seen to take teaches nothing.
 _PROXIES = frozenset({"sccache", "distcc", "icecc"})
 
@@ -39,7 +43,10 @@ class Knowledge:
     _versions: dict[tuple[str, int, int], str] = field(default_factory=dict)
     _session_errors: dict[str, list[float]] = field(default_factory=dict)
     _scanner: Scanner = field(default_factory=Scanner)
-    _footprints: dict[str, Footprint | None] = field(default_factory=dict)
+    _footprints: dict[str, Future[Footprint | None]] = field(default_factory=dict)
+    _reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    on_footprint: Callable[[], None] = lambda: None
+    """Called (in another thread) when a footprint that a prediction lacked is there: predict again."""
     complaints: list[str] = field(default_factory=list)
 
     def predict(self, command: CompileCommand, origin: Origin) -> Prediction:
@@ -53,9 +60,13 @@ class Knowledge:
         if prediction.basis != "default" or not direct.source:
             return prediction
         model = self._model(origin, store, profile)
-        footprint = self._footprint(command) if model is not None else None
+        if model is None:
+            return prediction
+        scan = self._scan(command)
+        if not scan.done():
+            return replace(prediction, basis="pending")
         return predict(
-            command, compiler=compiler, store=store, profile=profile, footprint=footprint, model=model, bias=bias
+            command, compiler=compiler, store=store, profile=profile, footprint=scan.result(), model=model, bias=bias
         )
 
     def bias(self, session: str) -> float:
@@ -86,15 +97,15 @@ class Knowledge:
             return
         store = self._store(origin)
         store.add_error(prediction.basis, error)
-        store.add(
-            replace(
-                key_of(command, self._version(command.compiler)),
-                peak=peak,
-                seconds=round(seconds, 3),
-                cpu_seconds=round(cpu_seconds, 3),
-                footprint=self._footprint(command),
-            )
+        measured = replace(
+            key_of(command, self._version(command.compiler)),
+            peak=peak,
+            seconds=round(seconds, 3),
+            cpu_seconds=round(cpu_seconds, 3),
         )
+        store.add(measured)
+        if seconds >= _WORTH_SCANNING_S:
+            self._scan(command).add_done_callback(lambda scan: store.add_footprint(measured, scan.result()))
 
     def save(self) -> None:
         """Write what was learnt. A store that cannot be written is complained about once and given up."""
@@ -107,10 +118,11 @@ class Knowledge:
 
     def rest(self) -> None:
         """Nothing is compiled now: save, and drop what may be stale when the next build comes."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
         self.save()
         for cache in (self._stores, self._profiles, self._models, self._session_errors, self._footprints):
             cache.clear()
-        self._scanner = Scanner()
+        self._scanner, self._reader = Scanner(), ThreadPoolExecutor(1)
 
     def _store(self, origin: Origin) -> Store:
         if origin.store not in self._stores:
@@ -138,9 +150,13 @@ class Knowledge:
             self._models[origin.store, origin.profile] = fitted
         return fitted[1]
 
-    def _footprint(self, command: CompileCommand) -> Footprint | None:
+    def _scan(self, command: CompileCommand) -> Future[Footprint | None]:
+        """Read the headers in another thread: the first source of a build may have thousands, and launchers wait."""
         if command.source not in self._footprints:
-            self._footprints[command.source] = self._scanner.scan(Path(command.source), command.include_folders)
+            scanner = self._scanner
+            scan = self._reader.submit(scanner.scan, Path(command.source), command.include_folders)
+            scan.add_done_callback(lambda _: self.on_footprint())
+            self._footprints[command.source] = scan
         return self._footprints[command.source]
 
     def _version(self, compiler: str) -> str:

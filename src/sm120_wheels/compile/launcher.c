@@ -314,6 +314,8 @@ static int wait_for_go(int fd, int *turn)
             close(fd);
             fd = -1;
         } else if (got > 0 && strncmp(text, "go ", 3) == 0) {
+            if (caught)
+                die_by(caught);
             granted = atoll(text + 3);
             waited_ms += now_ms() - since;
             return fd;
@@ -327,7 +329,7 @@ static int same_file(int a, int b)
     return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static void run_child(int held_output, pid_t parent)
+static void run_child(int held_output, pid_t parent, const sigset_t *mask)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before the line above */
@@ -341,6 +343,7 @@ static void run_child(int held_output, pid_t parent)
     for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
         if (taken[i])
             signal(watched[i], SIG_DFL);
+    sigprocmask(SIG_SETMASK, mask, NULL);
     int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (score >= 0) { /* rather a compiler, which is tried again, than anything else */
         if (write(score, "500", 3) < 0) { /* then not */ }
@@ -392,15 +395,22 @@ static int run_once(int *fd, int output, struct rusage *usage, long long *wall_m
     long long began = now_ms(), next_try = 0;
     int status = 0;
     char text[128];
+    sigset_t ours, before;
+    sigemptyset(&ours);
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
+        sigaddset(&ours, watched[i]);
+    /* A signal between the fork and the child's exec must reach the compiler, not our handler in the child. */
+    sigprocmask(SIG_BLOCK, &ours, &before);
     pid_t parent = getpid();
     pid_t pid = fork();
+    if (pid == 0)
+        run_child(output, parent, &before);
+    child = pid > 0 ? pid : 0;
+    if (caught && pid > 0)
+        kill(pid, caught); /* it came before the mask */
+    sigprocmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
         return 126 << 8;
-    if (pid == 0)
-        run_child(output, parent);
-    child = pid;
-    if (caught)
-        kill(pid, caught);
     for (;;) {
         pid_t ended = wait4(pid, &status, WNOHANG, usage);
         if (ended == pid || (ended < 0 && errno == ECHILD))

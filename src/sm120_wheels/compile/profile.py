@@ -210,9 +210,21 @@ class Store:
         key = store_key(measured)
         before = self.entries.get(key)
         if before is not None:
-            measured = replace(measured, count=before.count + 1, peak=max(measured.peak, before.peak))
+            measured = replace(
+                measured,
+                count=before.count + 1,
+                peak=max(measured.peak, before.peak),
+                footprint=measured.footprint or before.footprint,
+            )
         self.entries[key] = measured
         self._changed = True
+
+    def add_footprint(self, measured: Measured, footprint: Footprint | None) -> None:
+        """What an entry's source includes, known later than its figures."""
+        entry = self.entries.get(store_key(measured))
+        if entry is not None and footprint is not None:
+            self.entries[store_key(measured)] = replace(entry, footprint=footprint)
+            self._changed = True
 
     def add_error(self, basis: str, error: float) -> None:
         kept = self.errors.setdefault(basis, [])

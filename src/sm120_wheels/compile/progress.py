@@ -102,7 +102,7 @@ def progress_of(
 ) -> Progress:
     """Join the broker's status with this session's records."""
     finals = {r["uid"]: r for r in records if r["kind"] in ("end", "turn") and not r.get("retry")}
-    running = [c for c in status["running"] if c["session"] == session]
+    running = [c for c in status["running"] if c["session"] == session and c["uid"] not in finals]
     waiting = [c for c in status["waiting"] if c["session"] == session]
     return Progress(
         done=len(finals),

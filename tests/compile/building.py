@@ -1,0 +1,111 @@
+"""What the tests of compiles share: a project built with a stand-in compiler, a broker of its own, a cgroup."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sm120_wheels.compile.protocol import connect, encode, socket_path
+
+NINJA = shutil.which("ninja") or "ninja"
+
+
+def until(condition: Callable[[], Any], *, what: str, seconds: float = 30.0) -> Any:
+    """Wait until a condition holds and return its value; fail the test, naming it, when it does not in time."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"not in {seconds} s: {what}")
+
+
+@dataclass(kw_only=True)
+class Runtime:
+    """Where a test's broker lives."""
+
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        return socket_path(self.folder)
+
+    def status(self) -> dict[str, Any] | None:
+        try:
+            with connect(self.socket) as connection:
+                connection.send(encode({"state": "status"}))
+                return dict(json.loads(connection.recv(1 << 20)))
+        except (OSError, ValueError):
+            return None
+
+    def broker_pid(self) -> int | None:
+        status = self.status()
+        return None if status is None else int(status["pid"])
+
+
+@dataclass(kw_only=True)
+class Project:
+    """Sources for the stand-in compiler and a build.ninja. ``units``: name → (MiB, milliseconds)."""
+
+    folder: Path
+    fakecc: Path
+    units: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, name: str, mb: int, ms: int, *, fail: int = 0, gate: Path | None = None) -> Path:
+        source = self.folder / "csrc" / "k" / name
+        source.parent.mkdir(parents=True, exist_ok=True)
+        line = f"// mb={mb} ms={ms} fail={fail}" + (f" gate={gate}" if gate else "")
+        source.write_text(line + "\n")
+        self.units[name] = (mb, ms)
+        return source
+
+    def write(self, launcher: str = "") -> None:
+        rule = f"rule cc\n  command = {launcher} {self.fakecc} -c $in -o $out\n"
+        edges = "".join(f"build {name}.o: cc csrc/k/{name}\n" for name in self.units)
+        (self.folder / "build.ninja").write_text(rule + edges)
+
+    def profile(self, scale: float = 1.0) -> Path:
+        path = self.folder / "profile.csv"
+        rows = [f"csrc/k/{n},{max(1, round(mb * scale))},{max(ms, 10) / 1000}" for n, (mb, ms) in self.units.items()]
+        path.write_text("source,peak_mib,seconds\n" + "\n".join(rows) + "\n")
+        return path
+
+    def ninja(
+        self, *arguments: str, env: Mapping[str, str] | None = None, preexec: Callable[[], None] | None = None
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [NINJA, *arguments],
+            cwd=self.folder,
+            env={**os.environ, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=preexec,
+        )
+
+    def objects(self) -> set[str]:
+        return {p.name.removesuffix(".o") for p in self.folder.glob("*.o")}
+
+
+@dataclass(kw_only=True)
+class Cgroup:
+    """A memory cgroup with a hard limit. ``enter`` is run in a child before it executes."""
+
+    folder: Path
+    kills: Path
+
+    def enter(self) -> None:
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def oom_kills(self) -> int:
+        words = dict(line.split()[:2] for line in self.kills.read_text().splitlines())
+        return int(words["oom_kill"])

@@ -1,0 +1,90 @@
+"""Fixtures: the stand-in compiler, a private broker, a project, cgroups."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compile.building import Cgroup, Project, Runtime, until
+
+_FAKE = Path(__file__).with_name("fakecc.c")
+
+
+@pytest.fixture(scope="session")
+def fakecc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("fakecc") / "fakecc"
+    subprocess.run(["cc", "-O1", "-o", str(target), str(_FAKE)], check=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime]:
+    """A private runtime folder and cache; the broker that was started there is ended after the test."""
+    folder = Path(tempfile.mkdtemp(prefix="sm120-test-"))
+    monkeypatch.setenv("SM120_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv("SM120_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("SM120_BROKER_IDLE_S", "20")
+    runtime = Runtime(folder=folder)
+    yield runtime
+    pid = runtime.broker_pid()
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not Path(f"/proc/{pid}").exists(), what="the broker ends")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path, fakecc: Path) -> Project:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return Project(folder=folder, fakecc=fakecc)
+
+
+@pytest.fixture
+def make_cgroup() -> Iterator[Callable[[int], Cgroup]]:
+    """Make cgroups with a limit in bytes; the test is not run where that needs rights which we lack."""
+    made: list[Path] = []
+
+    def make(limit: int) -> Cgroup:
+        v1 = Path("/sys/fs/cgroup/memory")
+        top, file, kills = (
+            (v1, "memory.limit_in_bytes", "memory.oom_control")
+            if (v1 / "memory.limit_in_bytes").exists()
+            else (Path("/sys/fs/cgroup"), "memory.max", "memory.events")
+        )
+        folder = top / f"sm120-test-{uuid.uuid4().hex[:8]}"
+        try:
+            folder.mkdir()
+            made.append(folder)
+            (folder / file).write_text(str(limit))
+        except OSError as exc:
+            pytest.skip(f"not run: no memory cgroup can be made here ({exc})")
+        return Cgroup(folder=folder, kills=folder / kills)
+
+    yield make
+    for folder in made:
+        for line in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(line), signal.SIGKILL)
+        until(lambda f=folder: not (f / "cgroup.procs").read_text().strip(), what="the cgroup empties")
+        until(lambda f=folder: _removed(f), what="the cgroup is removed")
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:
+        return not folder.exists()
+    return True

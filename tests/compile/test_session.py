@@ -1,0 +1,404 @@
+"""Whole builds: ninja, the launcher, a broker, and a compiler that takes what it is told to take."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sm120_wheels.compile.budget import MIB
+from sm120_wheels.compile.session import CompileSession, compile_session
+from sm120_wheels.compile.summary import CompileSummary
+from sm120_wheels.errors import CompilerKilledError, InsufficientMemoryError
+from tests.compile.building import Cgroup, Project, Runtime, until
+
+
+def build(project: Project, session: CompileSession, *arguments: str) -> str:
+    """Run ninja to a good end and return what it said."""
+    project.write(session.launcher[0])
+    process = project.ninja(f"-j{session.ninja_jobs}", *arguments, env=session.environment)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
+
+
+def overlapping_peak(session: CompileSession) -> int:
+    """From the records: the most that was reserved at once, in bytes."""
+    ends = [json.loads(line) for line in session.records.read_text().splitlines()]
+    ends = [e for e in ends if e["kind"] == "end"]
+    return max(
+        sum(e["reserved"] for e in ends if e["started"] <= moment < e["ended"] - 0.005)
+        for moment in (e["started"] for e in ends)
+    )
+
+
+def test_a_build_stays_within_its_budget_and_is_summed_up(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    for i in range(10):
+        project.add(f"u{i}.cu", mb=10 + 8 * i, ms=30 * i)
+    with compile_session(
+        package="p", work_dir=tmp_path / "w", profile=project.profile(), budget=250 * MIB, cores=4
+    ) as session:
+        build(project, session)
+    summary = session.summary
+    assert {Path(u.source).name for u in summary.units} == set(project.units)
+    assert all(u.peak_rss >= project.units[Path(u.source).name][0] * MIB for u in summary.units)
+    assert overlapping_peak(session) <= 250 * MIB
+    assert (summary.kills, summary.failed, summary.without_broker) == (0, (), 0)
+    assert 0 < summary.lower_bound <= summary.makespan
+    assert json.loads((tmp_path / "w" / "compile-summary.json").read_text())["cores"] == summary.cores
+    trace = json.loads(session.trace.read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in trace) == 10
+
+
+def test_the_longest_starts_first_though_it_arrives_last(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    for i in range(8):
+        project.add(f"u{i}.cu", mb=5, ms=20 + 30 * i)
+    with compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=1) as session:
+        build(project, session)
+    records = [json.loads(line) for line in session.records.read_text().splitlines()]
+    started = sorted((r for r in records if r["kind"] == "end"), key=lambda r: r["started"])
+    assert [Path(r["source"]).name for r in started] == [f"u{i}.cu" for i in reversed(range(8))]
+
+
+def test_a_failing_compile_keeps_its_exit_status_and_words(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    source = project.add("bad.cu", mb=1, ms=1, fail=7)
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        ran = subprocess.run(
+            [*session.launcher, str(project.fakecc), "-c", str(source), "-o", str(tmp_path / "x.o")],
+            env={**os.environ, **session.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (7, "", f"{source}:1: error: as asked\n")
+    assert session.summary.failed == (str(source),)
+
+
+def test_stdout_and_stderr_stay_apart_and_a_missing_compiler_is_127(runtime: Runtime, tmp_path: Path) -> None:
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        environment = {**os.environ, **session.environment}
+        both = subprocess.run(
+            [*session.launcher, "sh", "-c", "echo out; echo err >&2; exit 3"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        missing = subprocess.run(
+            [*session.launcher, "/no/such/compiler"], env=environment, capture_output=True, text=True, check=False
+        )
+    assert (both.returncode, both.stdout, both.stderr) == (3, "out\n", "err\n")
+    assert missing.returncode == 127
+    assert "/no/such/compiler" in missing.stderr
+
+
+def test_an_interrupted_launcher_ends_its_compiler_and_dies_by_the_signal(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    source = project.add("slow.cu", mb=1, ms=0, gate=tmp_path / "never")
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        process = subprocess.Popen(
+            [*session.launcher, str(project.fakecc), "-c", str(source), "-o", str(tmp_path / "x.o")],
+            env={**os.environ, **session.environment},
+            start_new_session=True,
+        )
+        until(lambda: (runtime.status() or {}).get("running_count") == 1, what="it compiles")
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=30) == -signal.SIGINT
+        until(lambda: (runtime.status() or {}).get("held") == 0, what="its reservation is gone")
+
+
+def test_a_killed_launcher_frees_its_reservation_and_leaves_no_compiler(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    source = project.add("slow.cu", mb=30, ms=0, gate=tmp_path / "never")
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        process = subprocess.Popen(
+            [*session.launcher, str(project.fakecc), "-c", str(source), "-o", str(tmp_path / "x.o")],
+            env={**os.environ, **session.environment},
+            start_new_session=True,
+        )
+        until(lambda: (runtime.status() or {}).get("used", 0) > 30 * MIB, what="the compiler holds its memory")
+        process.kill()
+        process.wait()
+        until(lambda: (runtime.status() or {}).get("held") == 0, what="its reservation is gone")
+        assert _processes_of(str(source)) == []
+
+
+def test_a_new_broker_knows_what_runs(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    for name in ("a.cu", "b.cu"):
+        project.add(name, mb=20, ms=0, gate=gate)
+    with compile_session(
+        package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2, budget=300 * MIB
+    ) as session:
+        project.write(session.launcher[0])
+        ninja = project.ninja(f"-j{session.ninja_jobs}", env=session.environment)
+        first = until(lambda: (runtime.status() or {}).get("running_count") == 2 and runtime.status(), what="two run")
+        os.kill(first["pid"], signal.SIGKILL)
+        second = until(
+            lambda: (runtime.status() or {}).get("running_count") == 2 and runtime.status(), what="both are known again"
+        )
+        assert second["pid"] != first["pid"]
+        assert second["held"] == first["held"] > 0
+        gate.touch()
+        output, _ = ninja.communicate(timeout=60)
+        assert ninja.returncode == 0, output
+    assert len(session.summary.units) == 2
+
+
+def test_two_builds_share_one_budget(runtime: Runtime, project: Project, fakecc: Path, tmp_path: Path) -> None:
+    other = Project(folder=tmp_path / "other", fakecc=fakecc)
+    gate = tmp_path / "gate"
+    for each in (project, other):
+        each.add("a.cu", mb=60, ms=0, gate=gate)
+    options = {"budget": 150 * MIB, "cores": 2}
+    with (
+        compile_session(package="p", work_dir=tmp_path / "w1", profile=project.profile(), **options) as one,  # type: ignore[arg-type]
+        compile_session(package="q", work_dir=tmp_path / "w2", profile=other.profile(), **options) as two,  # type: ignore[arg-type]
+    ):
+        runs = []
+        for each, session in ((project, one), (other, two)):
+            each.write(session.launcher[0])
+            runs.append(each.ninja(env=session.environment))
+        status = until(
+            lambda: (s := runtime.status() or {}).get("waiting_count") == 1 and s["running_count"] == 1 and s,
+            what="one compiles and the other waits",
+        )
+        assert status["why_waiting"] == "memory"
+        gate.touch()
+        for run in runs:
+            output, _ = run.communicate(timeout=60)
+            assert run.returncode == 0, output
+    assert len(one.summary.units) == len(two.summary.units) == 1
+
+
+def test_without_a_broker_compiles_take_turns_and_say_so_once(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    for i in range(4):
+        project.add(f"u{i}.cu", mb=5, ms=50)
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        project.write(session.launcher[0])
+        ninja = project.ninja("-j4", env={**session.environment, "SM120_PYTHON": "/bin/false"})
+        output, _ = ninja.communicate(timeout=60)
+    assert ninja.returncode == 0, output
+    assert output.count("no compile broker can be started") == 1
+    assert session.summary.without_broker == 4
+    assert len(session.summary.units) == 4
+    lines = [json.loads(line) for line in session.records.read_text().splitlines()]
+    spans = sorted((r["ended"] - r["wall_s"], r["ended"]) for r in lines)
+    assert all(later[0] >= earlier[1] - 0.02 for earlier, later in itertools.pairwise(spans))
+
+
+def test_a_profile_that_lies_costs_kills_but_not_the_build(
+    runtime: Runtime, project: Project, tmp_path: Path, make_cgroup: Callable[[int], Cgroup]
+) -> None:
+    cgroup = make_cgroup(400 * MIB)
+    for i in range(6):
+        project.add(f"u{i}.cu", mb=160 + 10 * i, ms=300)
+    with compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(scale=0.1), cores=6) as session:
+        project.write(session.launcher[0])
+        ninja = project.ninja(f"-j{session.ninja_jobs}", env=session.environment, preexec=cgroup.enter)
+        output, _ = ninja.communicate(timeout=120)
+    assert ninja.returncode == 0, output
+    assert "Killed" not in output
+    summary = session.summary
+    assert len(summary.units) == 6
+    assert summary.kills >= 1
+    assert sum(u.retries for u in summary.units) == summary.kills
+    assert summary.failed == ()
+
+    before = cgroup.oom_kills()
+    for each in project.folder.glob("*.o"):
+        each.unlink()
+    project.write()
+    plain = project.ninja("-j6", "-k0", preexec=cgroup.enter)
+    output, _ = plain.communicate(timeout=120)
+    assert plain.returncode != 0
+    assert cgroup.oom_kills() > before
+
+
+def test_what_was_measured_is_used_the_next_time(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    project.add("u.cu", mb=40, ms=50)
+    bases = []
+    for turn in range(2):
+        (project.folder / "u.cu.o").unlink(missing_ok=True)
+        with compile_session(package="p", work_dir=tmp_path / f"w{turn}") as session:
+            build(project, session)
+        bases.append(session.summary.units[0].basis)
+    assert bases == ["default", "measured"]
+    assert session.summary.units[0].reserved < 100 * MIB
+
+
+def test_a_compiler_killed_at_every_try_is_told_as_memory(
+    runtime: Runtime, project: Project, tmp_path: Path, make_cgroup: Callable[[int], Cgroup]
+) -> None:
+    cgroup = make_cgroup(100 * MIB)
+    project.add("huge.cu", mb=200, ms=10)
+    with (
+        pytest.raises(CompilerKilledError) as raised,
+        compile_session(package="p", work_dir=tmp_path / "w") as session,
+    ):
+        project.write(session.launcher[0])
+        ninja = project.ninja(env=session.environment, preexec=cgroup.enter)
+        output, _ = ninja.communicate(timeout=120)
+        assert "Killed" in output
+        raise RuntimeError("ninja failed")
+    assert raised.value.exit_code == 52
+    text = str(raised.value)
+    assert "huge.cu was killed at each of 4 tries" in text
+    assert "raise the memory limit" in text
+
+
+def test_a_file_that_can_never_fit_is_refused_before_anything_runs(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    project.add("small.cu", mb=10, ms=10)
+    project.add("huge.cu", mb=2000, ms=10)
+    with (
+        pytest.raises(InsufficientMemoryError) as raised,
+        compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(), budget=1000 * MIB),
+    ):
+        pytest.fail("the build was let start")
+    assert raised.value.exit_code == 45
+    assert "csrc/k/huge.cu needs 2.1 GB" in str(raised.value)
+    assert "can give 1.0 GB" in str(raised.value)
+
+
+def _processes_of(word: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if word in (entry / "cmdline").read_bytes().decode("utf-8", "replace"):
+                    found.append(int(entry.name))
+    return found
+
+
+def test_kills_at_random_points_leave_no_stuck_build_and_no_reservation(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    """Fifty times kill -9 of the broker, a launcher or ninja; the build is started again until it is complete."""
+    chance = random.Random(7)
+    for i in range(40):
+        project.add(f"u{i}.cu", mb=3, ms=60)
+    kills = {"broker": 0, "launcher": 0, "ninja": 0}
+    with compile_session(
+        package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=4, budget=400 * MIB
+    ) as session:
+        project.write(session.launcher[0])
+        ninja = project.ninja(f"-j{session.ninja_jobs}", "-k0", env=session.environment)
+        while sum(kills.values()) < 50:
+            time.sleep(chance.uniform(0.0, 0.08))  # the random point
+            victim = chance.choice(["broker", "launcher", "ninja"])
+            if victim == "broker":
+                pid = runtime.broker_pid()
+            elif victim == "launcher":
+                pid = next(iter(_processes_of(session.launcher[0])), None)
+            else:
+                pid = ninja.pid
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    kills[victim] += 1
+            if ninja.poll() is not None:
+                ninja.communicate(timeout=60)
+                if project.objects() == set(project.units):
+                    for each in project.folder.glob("*.o"):
+                        each.unlink()
+                ninja = project.ninja(f"-j{session.ninja_jobs}", "-k0", env=session.environment)
+        ninja.communicate(timeout=60)
+        last = project.ninja(f"-j{session.ninja_jobs}", "-k0", env=session.environment)
+        output, _ = last.communicate(timeout=60)
+        assert last.returncode == 0, output
+        status = until(
+            lambda: (s := runtime.status()) is not None and s["held"] == 0 and s["waiting_count"] == 0 and s,
+            what="nothing is reserved any more",
+        )
+        assert status["running"] == []
+    assert project.objects() == set(project.units)
+    assert all(kills.values()), kills
+
+
+def test_a_build_with_nothing_to_do_adds_less_than_a_second(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    for i in range(20):
+        project.add(f"u{i}.cu", mb=1, ms=0)
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        build(project, session)
+    began = time.monotonic()
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        assert "no work to do" in build(project, session)
+    assert time.monotonic() - began < 1.0
+    assert session.summary.units == ()
+    assert session.summary.lines() == ["nothing was compiled"]
+
+
+def test_behind_ccache_a_hit_asks_for_no_memory(runtime: Runtime, tmp_path: Path) -> None:
+    ccache = shutil.which("ccache")
+    if ccache is None:
+        pytest.skip("not run: ccache is not installed")
+    source = tmp_path / "a.c"
+    source.write_text("int a(void) { return 1; }\n")
+    summaries: list[CompileSummary] = []
+    for turn in range(2):
+        with compile_session(package="p", work_dir=tmp_path / f"w{turn}") as session:
+            subprocess.run(
+                [ccache, "gcc", "-c", str(source), "-o", str(tmp_path / "a.o")],
+                env={
+                    **os.environ,
+                    **session.environment,
+                    "CCACHE_PREFIX": session.launcher[0],
+                    "CCACHE_DIR": str(tmp_path / "ccache"),
+                },
+                check=True,
+            )
+        summaries.append(session.summary)
+    assert [len(s.units) for s in summaries] == [1, 0]
+
+
+@pytest.mark.cuda
+def test_real_nvcc_is_measured_over_its_whole_tree(runtime: Runtime, tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not Path(nvcc).exists():
+        pytest.skip("not run: no nvcc on PATH")
+    source = tmp_path / "src" / "k" / "a.cu"
+    source.parent.mkdir(parents=True)
+    source.write_text("#include <cuda_fp16.h>\n__global__ void k(__half *x) { x[0] = __hadd(x[0], x[1]); }\n")
+    with compile_session(package="p", work_dir=tmp_path / "w") as session:
+        subprocess.run(
+            [*session.launcher, nvcc, "-gencode=arch=compute_120a,code=sm_120a", "-c", str(source), "-o", "a.o"],
+            cwd=tmp_path,
+            env={**os.environ, **session.environment},
+            check=True,
+        )
+    (unit,) = session.summary.units
+    assert unit.source == str(source)
+    assert 40 * MIB < unit.peak_rss < 2000 * MIB
+    assert unit.cpu_seconds > 0.2
+
+
+def test_the_session_needs_no_display(runtime: Runtime, project: Project, tmp_path: Path) -> None:
+    """Progress is only told: the numbers end where the build ends."""
+    for i in range(6):
+        project.add(f"u{i}.cu", mb=5, ms=300)
+    told = []
+    with compile_session(
+        package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2, on_progress=told.append
+    ) as session:
+        build(project, session)
+    assert told
+    assert all(p.total == 6 and p.done + len(p.running) + p.waiting <= 6 for p in told)
+    assert told[-1].done >= told[0].done
+    assert sys.executable == session.environment["SM120_PYTHON"]
