@@ -32,6 +32,8 @@ class BuildOptions:
     cuda_source: Literal["auto", "pypi", "system"] = "auto"
     cuda_home: Path | None = None
     host_compiler: Path | None = None
+    environment: Path | None = None
+    """Interpreter of an environment to use as it is, instead of one made from the locks."""
     keep_work: bool = False
 
 
@@ -83,6 +85,7 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
             cuda_source=options.cuda_source,
             cuda_home=options.cuda_home,
             host_compiler=options.host_compiler,
+            environment=options.environment,
             torch_runtime=pins.torch_runtime,
             cuda_needs=pins.cuda_needs,
             tools=pins.tools,

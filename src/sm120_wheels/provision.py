@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sm120_wheels.plan import Plan
 from sm120_wheels.toolchain.cuda import CudaToolkit, ensure_cuda
+from sm120_wheels.toolchain.given import given_environment
 from sm120_wheels.toolchain.locks import LockRequest, lock_path
 from sm120_wheels.toolchain.numa import Numa, ensure_numa
 from sm120_wheels.toolchain.pyenv import PythonEnvironment, ensure_environment
@@ -35,7 +36,8 @@ class Provisioned:
             "cuda": self.cuda.record(),
             "python": self.environment.version,
             "packages": dict(sorted(self.environment.packages.items())),
-            "numa": None if self.numa is None else self.numa.origin,
+            "python_origin": "given" if self.environment.key == "given" else "locked",
+            "numa": None if self.numa is None else self.numa.record(),
         }
 
 
@@ -47,6 +49,7 @@ def provision(
     cuda_source: Literal["auto", "pypi", "system"],
     cuda_home: Path | None,
     host_compiler: Path | None,
+    environment: Path | None,
     torch_runtime: bool,
     cuda_needs: Sequence[Literal["compiler", "libs", "tools"]],
     tools: Sequence[str],
@@ -61,13 +64,17 @@ def provision(
         need=tuple(cuda_needs),
         host_compiler=host_compiler,
     )
-    torch = LockRequest(path=lock_path(f"torch-{plan.torch}"), only=() if torch_runtime else _TORCH_HEADERS_ONLY)
-    environment = ensure_environment(
-        plan.python,
-        [*(LockRequest(path=lock_path(name)) for name in tools), torch],
-        cache_root=cache_root,
-        offline=offline,
-        need_headers=True,
-    )
+    if environment is not None:
+        needs = () if torch_runtime else ("build", "cmake", "ninja", "scikit-build-core")
+        python = given_environment(environment, wanted_python=plan.python, torch=plan.torch, needs=needs)
+    else:
+        torch = LockRequest(path=lock_path(f"torch-{plan.torch}"), only=() if torch_runtime else _TORCH_HEADERS_ONLY)
+        python = ensure_environment(
+            plan.python,
+            [*(LockRequest(path=lock_path(name)) for name in tools), torch],
+            cache_root=cache_root,
+            offline=offline,
+            need_headers=True,
+        )
     numa = ensure_numa(cache_root=cache_root, offline=offline, allow_install=True) if plan.numa else None
-    return Provisioned(cuda=cuda, environment=environment, numa=numa)
+    return Provisioned(cuda=cuda, environment=python, numa=numa)

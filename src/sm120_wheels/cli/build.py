@@ -39,6 +39,7 @@ def command(
     cuda_source: str,
     cuda_home: str | None,
     host_compiler: str | None,
+    environment: str | None,
     keep_work: bool,
     as_json: bool,
 ) -> None:
@@ -64,6 +65,7 @@ def command(
         cuda_source=cuda_source,  # type: ignore[arg-type]  # click.Choice holds it to the literal's values
         cuda_home=Path(cuda_home).absolute() if cuda_home else None,
         host_compiler=Path(host_compiler) if host_compiler else None,
+        environment=Path(environment) if environment else None,
         keep_work=keep_work,
     )
     result = build(request, options)

@@ -91,6 +91,11 @@ def source_options(function: F) -> F:
         ),
         click.option("--cuda-home", metavar="DIR", help="Use the CUDA toolkit in this folder."),
         click.option("--host-compiler", metavar="PATH", help="C++ compiler. Default: $CXX or g++."),
+        click.option(
+            "--environment",
+            metavar="PYTHON",
+            help="Build in this interpreter's environment, as in an image with torch; else one is made from locks.",
+        ),
     )
 
 
