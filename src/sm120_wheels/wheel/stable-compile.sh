@@ -1,0 +1,41 @@
+#!/bin/sh
+# Stands in front of a compile and adds what makes its object file depend on the sources alone, not on where they lie,
+# when it runs or under which process id. Anything that is not a compile to an object file passes unchanged.
+#
+#   stable-compile.sh [LAUNCHER…] COMPILER ARGUMENT…
+#
+# It is a shell script because one stands in front of every compile and must start in about a millisecond. The three
+# variables are made by sm120_wheels.wheel.reproducible, which explains each option; the flags are one a line.
+compiler=
+for word in "$@"; do
+    case $word in -*) break ;; esac
+    case ${word##*/} in
+        nvcc) compiler=nvcc ;;
+        cc | c++ | gcc | g++ | gcc-[0-9]* | g++-[0-9]* | *-gcc | *-g++ | clang | clang++ | clang-[0-9]* | clang++-[0-9]*)
+            compiler=host ;;
+    esac
+done
+object= compiles= next_is_object=
+for word in "$@"; do
+    if [ "$next_is_object" ]; then
+        object=$word next_is_object=
+        continue
+    fi
+    case $word in
+        -o) next_is_object=1 ;;
+        -c | -dc | -dw | --compile | --device-c | --device-w) compiles=1 ;;
+    esac
+done
+if [ -z "$compiler" ] || [ -z "$compiles" ] || [ -z "$object" ]; then
+    exec "$@"
+fi
+name=${object#"$SM120_STABLE_BUILD_ROOT"/}
+set -f
+IFS='
+'
+if [ "$compiler" = nvcc ]; then
+    # shellcheck disable=SC2086 - one flag a line is meant to be split
+    exec "$@" $SM120_STABLE_NVCC_FLAGS -objtemp "$SM120_STABLE_NVCC_SEED=$name" -Xcudafe "--orig_src_path_name=$name"
+fi
+# shellcheck disable=SC2086
+exec "$@" $SM120_STABLE_HOST_FLAGS "-frandom-seed=$name"
