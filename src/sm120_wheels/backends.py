@@ -17,6 +17,7 @@ from sm120_wheels.provision import Provisioned
 from sm120_wheels.recipe import PackageVersion
 from sm120_wheels.stages import Record, WorkFolder
 from sm120_wheels.wheel.finish import FinishRequest, finish
+from sm120_wheels.wheel.reproducible import reproducible_build
 from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool
 
 
@@ -24,6 +25,7 @@ def compile_package(
     plan: Plan,
     pins: PackageVersion,
     work: WorkFolder,
+    patched: Record,
     provisioned: Provisioned,
     *,
     jobs_wanted: int | None,
@@ -42,7 +44,7 @@ def compile_package(
             on_progress=tell,
         ) as session,
     ):
-        raw = [_cmake(plan, pins, work, provisioned, session)]
+        raw = [_cmake(plan, pins, work, patched, provisioned, session)]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "raw": [str(path) for path in raw],
@@ -60,7 +62,12 @@ def profile_path(plan: Plan) -> Path | None:
 
 
 def _cmake(
-    plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned, session: CompileSession
+    plan: Plan,
+    pins: PackageVersion,
+    work: WorkFolder,
+    patched: Record,
+    provisioned: Provisioned,
+    session: CompileSession,
 ) -> Path:
     defines = dict(plan.defines)
     for planned in plan.sources:
@@ -69,6 +76,13 @@ def _cmake(
             defines[f"FETCHCONTENT_SOURCE_DIR_{planned.fetchcontent.upper()}"] = str(work.sources / into)
     if provisioned.numa:
         defines |= provisioned.numa.cmake_defines()
+    stable = reproducible_build(
+        source_root=work.sources,
+        build_root=work.compile,
+        source_date_epoch=patched["source_date_epoch"],
+        others={provisioned.cuda.root: "cuda", provisioned.environment.root: "environment"},
+        nvcc=version_pair(provisioned.cuda.version),
+    )
     request = cmake.CmakeBuild(
         project=work.sources / pins.main / pins.directory,
         python=provisioned.environment.python,
@@ -76,15 +90,26 @@ def _cmake(
         cuda_root=provisioned.cuda.root,
         host_compiler=provisioned.cuda.host_compiler.path,
         torch_dir=provisioned.torch_dir,
-        defines=defines,
-        environment={**plan.environment, **session.environment},
-        launcher=session.launcher,
+        defines={**stable.cmake_defines, **defines},
+        environment={
+            **plan.environment,
+            **session.environment,
+            **stable.environment,
+            "LDFLAGS": " ".join(stable.ldflags),
+        },
+        launcher=(*stable.launcher, *session.launcher),
         jobs=session.ninja_jobs,
         build_dir=work.compile,
         out_dir=work.raw,
         log=work.log,
     )
     return cmake.build(request)
+
+
+def version_pair(version: str) -> tuple[int, int]:
+    """``(13, 0)`` of ``13.0.88``."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def finish_wheels(
@@ -99,7 +124,7 @@ def finish_wheels(
                 raw=wheel,
                 out_dir=out_dir,
                 version=plan.wheel_version,
-                source_date_epoch=patched.get("source_date_epoch", 0),
+                source_date_epoch=patched["source_date_epoch"],
                 requires_dist=(plan.requires_torch,),
                 expected_cuda_major=int(plan.cuda.split(".")[0]),
                 sources=tuple(

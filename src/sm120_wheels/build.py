@@ -91,7 +91,7 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
             tools=pins.tools,
         )
         work.run("provision", provisioned.record, still_there=lambda output: bool(output == provisioned.record()))
-        compiled = _compile(plan, pins, work, provisioned, options)
+        compiled = _compile(plan, pins, work, patched["output"], provisioned, options)
         finished = _finish(plan, work, patched["output"], provisioned, compiled["output"])
         if not options.keep_work:
             _drop_bulk(work)
@@ -148,17 +148,25 @@ def _patch(plan: Plan, pins: PackageVersion, work: WorkFolder, fetched: Record) 
         for planned in plan.patches:
             state = patch.apply(by_name[planned.name], work.sources / planned.source)
             states.append({"name": planned.name, "sha256": planned.sha256, "state": state, "subject": planned.subject})
-        return {"folder": str(work.sources), "patches": states}
+        epoch = next(source["epoch"] for source in fetched["sources"] if source["name"] == pins.main)
+        return {"folder": str(work.sources), "patches": states, "source_date_epoch": epoch}
 
     return work.run("patch", patch_all, still_there=lambda output: work.sources.is_dir())
 
 
 def _compile(
-    plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned, options: BuildOptions
+    plan: Plan,
+    pins: PackageVersion,
+    work: WorkFolder,
+    patched: Record,
+    provisioned: Provisioned,
+    options: BuildOptions,
 ) -> Record:
     def compile_all() -> Record:
         note(f"compiling {plan.identifier}")
-        return backends.compile_package(plan, pins, work, provisioned, jobs_wanted=options.jobs, memory=options.memory)
+        return backends.compile_package(
+            plan, pins, work, patched, provisioned, jobs_wanted=options.jobs, memory=options.memory
+        )
 
     def raw_there(output: Record) -> bool:
         return all(Path(wheel).is_file() for wheel in output["raw"])

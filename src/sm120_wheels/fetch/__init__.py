@@ -17,7 +17,10 @@ from sm120_wheels.fetch.index import find_file
 from sm120_wheels.recipe import Source
 from sm120_wheels.settings import Settings
 
-__all__ = ["Fetched", "fetch_source", "folder_pin"]
+#: 1980-01-01, the oldest date that a zip file can hold.
+OLDEST_EPOCH = 315532800
+
+__all__ = ["OLDEST_EPOCH", "Fetched", "fetch_source", "folder_pin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,17 @@ class Fetched:
     """Commit id, sha256, or ``sha256:…`` of a folder's content."""
     came_from: str
     """URL that the bytes were taken from (after mapping), or ``cache``."""
+
+    @property
+    def epoch(self) -> int:
+        """The source's own date, seconds since 1970: the commit's, or the newest member's of an archive.
+
+        A folder of ours has none that two checkouts share, so it is as old as a zip file can be.
+        """
+        if self.pin.startswith("sha256:"):
+            return OLDEST_EPOCH
+        dates = [int(path.stat().st_mtime) for path in self.folder.rglob("*") if path.is_file()]
+        return max([OLDEST_EPOCH, *dates])
 
 
 def folder_pin(folder: Path) -> str:

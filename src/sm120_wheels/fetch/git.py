@@ -50,6 +50,7 @@ def checkout(url: str, commit: str, *, paths: Sequence[str], cache_root: Path, s
         with files.atomic_path(tree) as temporary:
             temporary.mkdir()
             _export(repository, commit, paths, temporary)
+            _date(temporary, int(_git(repository, "show", "--no-patch", "--format=%ct", commit).output.split()[-1]))
     return tree, came_from
 
 
@@ -111,6 +112,12 @@ def _fetch(url: str, commit: str, paths: Sequence[str], repository: Path, settin
             if missing := _blobs(repository, commit, paths):
                 raise _explain(url, place, missing[0], done)
     return place
+
+
+def _date(tree: Path, commit_time: int) -> None:
+    """Give every file the commit's time (seconds since 1970), which is what builds take as their date."""
+    for path in tree.rglob("*"):
+        os.utime(path, (commit_time, commit_time), follow_symlinks=False)
 
 
 def _blobs(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
