@@ -35,6 +35,9 @@ function(selftest_find_torch)
 
   add_library(selftest_torch INTERFACE)
   target_include_directories(selftest_torch SYSTEM INTERFACE "${SM120_TORCH_DIR}/include")
+  # torch's checks store __FILE__ of its headers too.
+  target_compile_options(selftest_torch INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${SM120_TORCH_DIR}=torch>")
   target_link_libraries(selftest_torch INTERFACE
     "${SM120_TORCH_DIR}/lib/libc10.so" "${SM120_TORCH_DIR}/lib/libc10_cuda.so" "${SM120_TORCH_DIR}/lib/libtorch_cpu.so")
   set(SELFTEST_TORCH_VERSION "${version}" PARENT_SCOPE)
