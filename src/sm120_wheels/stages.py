@@ -16,6 +16,9 @@ from sm120_wheels import files
 
 Record = dict[str, Any]
 
+#: Of the records; raised when a stage writes something that another stage newly reads.
+FORMAT = 1
+
 #: The order in which data flows.
 STAGES = ("plan", "fetch", "patch", "provision", "compile", "finish")
 
@@ -52,7 +55,7 @@ class WorkFolder:
             record: Record = json.loads(self.record_path(stage).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return record if record.get("key") == self.key else None
+        return record if (record.get("key"), record.get("format")) == (self.key, FORMAT) else None
 
     def run(self, stage: str, work: Callable[[], Record], *, still_there: Callable[[Record], bool]) -> Record:
         """The record of a stage: the one on disk where ``still_there`` finds its outputs, else that of ``work()``."""
@@ -66,6 +69,7 @@ class WorkFolder:
         output = work()
         record = {
             "stage": stage,
+            "format": FORMAT,
             "key": self.key,
             "started": round(started, 3),
             "seconds": round(time.monotonic() - clock, 3),
