@@ -126,7 +126,13 @@ def _fetch(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Setting
                 settings=settings,
             )
             found.append(
-                {"name": source.name, "folder": str(source.folder), "pin": source.pin, "from": source.came_from}
+                {
+                    "name": source.name,
+                    "folder": str(source.folder),
+                    "pin": source.pin,
+                    "from": source.came_from,
+                    "epoch": source.epoch,
+                }
             )
         return {"sources": found}
 
