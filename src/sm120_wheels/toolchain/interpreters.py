@@ -94,7 +94,7 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
         for root, pattern in patterns:
             yield from sorted(root.glob(pattern), reverse=True)
         for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-            if folder and Path(folder).is_dir():
+            if folder and Path(folder).name != "shims" and Path(folder).is_dir():
                 yield from sorted((p for p in Path(folder).iterdir() if names.match(p.name)), reverse=True)
 
     for path in paths():
