@@ -200,7 +200,7 @@ def measure(
     return Budget(
         memory=max(0, memory),
         ceiling=max(0, min(c[1] for c in choices)),
-        cores=here if cores is None else max(1, min(cores, here)),
+        cores=here if cores is None else max(1, cores),
         bound_by=bound_by,
     )
 
