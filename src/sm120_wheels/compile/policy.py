@@ -46,7 +46,8 @@ class Running:
 
     def expected_end(self, now: float) -> float:
         """When it will end, in seconds. A task past its prediction is given another tenth of the time it has run."""
-        return max(self.started + self.task.seconds, now + 0.1 * max(now - self.started, 1.0))
+        predicted = self.started + self.task.seconds
+        return predicted if predicted > now else now + 0.1 * max(now - self.started, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
