@@ -2,9 +2,9 @@
 
     python benchmarks/schedule.py
 
-For every profile that ships with a recipe, over cores × budgets: the policy's own code is driven by a made-up clock. It
-is given predictions with the margin that the broker adds; time passes and memory is used as measured. The last line is the
-geometric mean of makespan over lower bound. Exits with 1 when the policy once used more than the budget.
+For every profile that ships with a recipe, over cores × budgets: the policy's own code is driven by a made-up clock.
+It is given predictions with the margin that the broker adds; time passes and memory is used as measured. The last line
+is the geometric mean of makespan over lower bound. Exits with 1 when the policy once used more than the budget.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class Point:
 def measure(profile: Profile, cores: int, budget: int) -> Point:
     true = sorted(profile.tasks(), key=lambda t: t.key)  # as a build file lists them
     predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
-    outcome = simulate(
-        predicted, cores=cores, budget=budget, truth={t.key: (t.memory, t.seconds) for t in true}
-    )
+    outcome = simulate(predicted, cores=cores, budget=budget, truth={t.key: (t.memory, t.seconds) for t in true})
     largest = max(t.memory for t in true)
     baselines = {}
     for name, count in BASELINES.items():

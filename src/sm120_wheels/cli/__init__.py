@@ -24,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("sm120_wheels.cli.plan:command", "Show what a build would use, before anything is downloaded."),
     "check": ("sm120_wheels.cli.check:command", "Validate recipes, patches and locks."),
     "patches": ("sm120_wheels.cli.patches:command", "List the patches to upstream's sources."),
+    "simulate": ("sm120_wheels.cli.simulate:command", "How long a build would take with other cores and memory."),
+    "broker": ("sm120_wheels.cli.broker:command", "What the compile broker of this host is doing."),
 }
 
 

@@ -246,8 +246,9 @@ class Broker:
         self._relearn(client.origin.session, now)
         if retry:
             client.attempt += 1
-            more = max(2 * client.reserved, int(1.5 * peak))
-            self._wait(client, now, memory=more, alone=client.attempt >= 2)
+            alone = client.attempt >= 2  # then what it held when it was killed is as good a guess as any
+            more = max(client.prediction.memory, int(1.1 * peak))
+            self._wait(client, now, memory=more if alone else max(2 * client.reserved, int(1.5 * peak)), alone=alone)
         else:
             client.stage = Stage.DONE
         client.peak = 0

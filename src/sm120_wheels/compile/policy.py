@@ -70,7 +70,7 @@ class Policy:
         cores: int,
         ceiling: int | None = None,
         patience_s: float = 3600.0,
-        patience_alone_s: float = 60.0,
+        patience_alone_s: float = 300.0,
     ) -> None:
         self.waiting: dict[str, Task] = {}
         self.running: dict[str, Running] = {}
