@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -23,11 +24,6 @@ def fakecc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("fakecc") / "fakecc"
     subprocess.run(["cc", "-O1", "-o", str(target), str(_FAKE)], check=True)
     return target
-
-
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
@@ -78,8 +74,7 @@ def make_cgroup() -> Iterator[Callable[[int], Cgroup]]:
     for folder in made:
         for line in (folder / "cgroup.procs").read_text().split():
             os.kill(int(line), signal.SIGKILL)
-        until(lambda f=folder: not (f / "cgroup.procs").read_text().strip(), what="the cgroup empties")
-        until(lambda f=folder: _removed(f), what="the cgroup is removed")
+        until(functools.partial(_removed, folder), what="the cgroup is removed")
 
 
 def _removed(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from sm120_wheels.compile.budget import MIB
+from sm120_wheels.compile.progress import Progress
 from sm120_wheels.compile.session import CompileSession, compile_session
 from sm120_wheels.compile.summary import CompileSummary
 from sm120_wheels.errors import CompilerKilledError, InsufficientMemoryError
@@ -38,7 +39,7 @@ def overlapping_peak(session: CompileSession) -> int:
     ends = [json.loads(line) for line in session.records.read_text().splitlines()]
     ends = [e for e in ends if e["kind"] == "end"]
     return max(
-        sum(e["reserved"] for e in ends if e["started"] <= moment < e["ended"] - 0.005)
+        sum(int(e["reserved"]) for e in ends if e["started"] <= moment < e["ended"] - 0.005)
         for moment in (e["started"] for e in ends)
     )
 
@@ -393,7 +394,7 @@ def test_the_session_needs_no_display(runtime: Runtime, project: Project, tmp_pa
     """Progress is only told: the numbers end where the build ends."""
     for i in range(6):
         project.add(f"u{i}.cu", mb=5, ms=300)
-    told = []
+    told: list[Progress] = []
     with compile_session(
         package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2, on_progress=told.append
     ) as session:

@@ -44,8 +44,11 @@ _RECORD_S = 1.0
 _LINGER_S = 60.0
 #: A build tool starts its launchers one after another. The first may not take the cores from larger ones a moment
 #: behind them, so new arrivals are heard out: until none came for the quiet time, at most for the longest.
-_GATHER_QUIET_S = 0.015
+_GATHER_QUIET_S = 0.012
 _GATHER_LONGEST_S = 0.5
+#: Launchers that wait for a new broker look for it every tenth of a second.
+_YOUNG_S = 1.0
+_GATHER_QUIET_YOUNG_S = 0.15
 
 
 class Broker:
@@ -65,7 +68,7 @@ class Broker:
         self._stop = False
         self._used = self._most_used = 0
         self._gathering_since: float | None = None
-        self._last_arrival = now
+        self._last_arrival = self._born = now
         self._biases: dict[str, float] = {}
 
     def serve(self) -> None:
@@ -104,7 +107,7 @@ class Broker:
 
     def _timeout(self) -> float:
         if self._gathering_since is not None:
-            return _GATHER_QUIET_S
+            return max(0.001, self._last_arrival + self._quiet() - time.monotonic())
         if any(c.stage in (Stage.RUNNING, Stage.LINGERING) for c in self._clients.values()):
             return self._sample_gap
         return _BUDGET_S if self._policy.waiting else 2.0
@@ -243,8 +246,9 @@ class Broker:
         self._relearn(client.origin.session, now)
         if retry:
             client.attempt += 1
-            more = max(2 * client.reserved, int(1.5 * peak))
-            self._wait(client, now, memory=more, alone=client.attempt >= 2)
+            alone = client.attempt >= 2  # then what it held when it was killed is as good a guess as any
+            more = max(client.prediction.memory, int(1.1 * peak))
+            self._wait(client, now, memory=more if alone else max(2 * client.reserved, int(1.5 * peak)), alone=alone)
         else:
             client.stage = Stage.DONE
         client.peak = 0
@@ -312,11 +316,14 @@ class Broker:
                 self._record(records, sample_record(self._policy, self._budget, used=self._most_used, now=now))
             self._most_used = self._used
 
+    def _quiet(self) -> float:
+        return _GATHER_QUIET_YOUNG_S if time.monotonic() - self._born < _YOUNG_S else _GATHER_QUIET_S
+
     def _gathered(self, now: float) -> bool:
         since = self._gathering_since
         if since is None:
             return True
-        if now - self._last_arrival < _GATHER_QUIET_S and now - since < _GATHER_LONGEST_S:
+        if now - self._last_arrival < self._quiet() and now - since < _GATHER_LONGEST_S:
             return False
         self._gathering_since = None
         return True

@@ -9,12 +9,9 @@ Sources of the formats: kernel documentation admin-guide/cgroup-v1/memory.rst, a
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from sm120_wheels.errors import SettingError
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -22,9 +19,6 @@ GIB = 1 << 30
 CGROUP_RESERVE = 0.10
 HOST_RESERVE = 0.05
 HOST_RESERVE_LEAST = 512 * MIB
-
-_UNITS = {"": 1, "b": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-_BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +40,6 @@ class Budget:
     cores: int
     bound_by: str
     """In words, what sets ``memory``."""
-
-
-def parse_bytes(text: str, *, setting: str) -> int:
-    """``20GiB``, ``20G`` (decimal), ``512 MiB`` or plain bytes. ``setting`` names what set it, for the error."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
-    if not match or (match[3] and not match[2]):
-        raise SettingError(
-            f"{text!r} is not an amount of memory", where=setting, hint="write it as 20GiB, 20GB or a number of bytes"
-        )
-    unit = match[2].lower()
-    value = int(float(match[1]) * (_BINARY[unit] if match[3] else _UNITS[unit]))
-    if value <= 0:
-        raise SettingError("the memory for compiles must be more than nothing", where=setting, hint="e.g. 20GiB")
-    return value
 
 
 def memory_info(root: Path = Path("/")) -> tuple[int, int]:
@@ -200,7 +180,7 @@ def measure(
     return Budget(
         memory=max(0, memory),
         ceiling=max(0, min(c[1] for c in choices)),
-        cores=here if cores is None else max(1, min(cores, here)),
+        cores=here if cores is None else max(1, cores),
         bound_by=bound_by,
     )
 

@@ -121,10 +121,14 @@ static int recently_failed(void)
     return stat(beside("failed"), &s) == 0 && time(NULL) - s.st_mtime < GIVE_UP_S;
 }
 
-/* Start a broker of its own session, its output to a log; the double fork leaves no zombie behind. */
-static void start_broker(int lock)
+/* Start a broker of its own session, its output to a log; the double fork leaves no zombie behind. Returns the reading end
+ * of a pipe that the broker holds open for as long as it lives. */
+static int start_broker(int lock)
 {
     const char *python = setting("SM120_PYTHON", SM120_PYTHON);
+    int life[2];
+    if (pipe2(life, O_CLOEXEC) < 0)
+        return -1;
     pid_t helper = fork();
     if (helper == 0) {
         setsid();
@@ -137,7 +141,9 @@ static void start_broker(int lock)
         dup2(log < 0 ? null : log, 1);
         dup2(log < 0 ? null : log, 2);
         for (int fd = 3; fd < 256; fd++)
-            close(fd);
+            if (fd != life[1])
+                close(fd);
+        fcntl(life[1], F_SETFD, 0);
         if (chdir("/") < 0) { /* any folder will do */ }
         sigset_t none;
         sigemptyset(&none);
@@ -147,6 +153,14 @@ static void start_broker(int lock)
     }
     if (helper > 0)
         while (waitpid(helper, NULL, 0) < 0 && errno == EINTR) {}
+    close(life[1]);
+    return life[0];
+}
+
+static int has_ended(int life)
+{
+    struct pollfd p = {life, POLLIN, 0};
+    return life >= 0 && poll(&p, 1, 0) > 0 && (p.revents & POLLHUP);
 }
 
 /* A connection to the broker, which is started if none answers; -1 when none can be had (or a signal came). */
@@ -157,19 +171,24 @@ static int connect_or_start(void)
         return fd;
     int lock = open(beside("start"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     long long limit = now_ms() + START_WAIT_MS;
-    int mine = 0;
+    int mine = 0, life = -1;
     unsigned int step = 0;
     while (!caught && now_ms() < limit) {
         if (lock >= 0 && !mine && flock(lock, LOCK_EX | LOCK_NB) == 0) {
             mine = 1;
             if ((fd = try_connect()) >= 0)
                 break;
-            start_broker(lock);
+            life = start_broker(lock);
         }
         if ((fd = try_connect()) >= 0)
             break;
         if (recently_failed())
             break;
+        if (has_ended(life)) { /* it failed, or another one was first and is about to answer */
+            close(life);
+            life = -1;
+            limit = now_ms() + 2000;
+        }
         pause_ms(step < 10 ? 20 : 100);
         step++;
     }
@@ -180,6 +199,8 @@ static int connect_or_start(void)
             close(mark);
         }
     }
+    if (life >= 0)
+        close(life);
     if (lock >= 0)
         close(lock);
     return fd;

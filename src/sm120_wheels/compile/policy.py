@@ -13,7 +13,7 @@ The rule, in order:
 3. Tasks after it may start only where they cannot delay it: they end before that moment, or fit beside it (this is
    known as EASY backfilling).
 4. A task whose need is larger than the budget keeps no room from the others (unless it is overdue). It is started
-   alone, when nothing else runs: at once if the budget is all that this machine could ever give, else after
+   alone, when nothing else runs: at once if it needs more than this machine could ever give, else after
    ``patience_alone_s`` in which other programs may leave.
 """
 
@@ -46,7 +46,8 @@ class Running:
 
     def expected_end(self, now: float) -> float:
         """When it will end, in seconds. A task past its prediction is given another tenth of the time it has run."""
-        return max(self.started + self.task.seconds, now + 0.1 * max(now - self.started, 1.0))
+        predicted = self.started + self.task.seconds
+        return predicted if predicted > now else now + 0.1 * max(now - self.started, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class Policy:
         cores: int,
         ceiling: int | None = None,
         patience_s: float = 3600.0,
-        patience_alone_s: float = 60.0,
+        patience_alone_s: float = 300.0,
     ) -> None:
         self.waiting: dict[str, Task] = {}
         self.running: dict[str, Running] = {}
@@ -146,8 +147,8 @@ class Policy:
                     admitted.append(task)
             elif reservation is None and (task.memory <= self.budget or self._overdue(task, now)):
                 reservation = self._reserve(task, now)
-        if not self.running and self.waiting and self._may_go_alone(now):
-            first = self.order(now)[0]
+        first = next(iter(self.order(now)), None)
+        if first is not None and not self.running and self._may_go_alone(first, now):
             self._start(first if first.memory <= self.budget else replace(first, alone=True), now)
             admitted.append(first)
         return admitted
@@ -174,10 +175,10 @@ class Policy:
             return not self.running and task.memory <= self.budget
         return self.held + task.memory <= self.budget and self.cores_held + min(task.cores, self.cores) <= self.cores
 
-    def _may_go_alone(self, now: float) -> bool:
+    def _may_go_alone(self, task: Task, now: float) -> bool:
         if self._idle_since is None:
             self._idle_since = now
-        if self.budget >= self.ceiling:
+        if task.memory > self.ceiling:
             return True
         return now - self._idle_since >= self._patience_alone_s
 

@@ -107,6 +107,11 @@ def margin(basis: str, errors: Sequence[float]) -> float:
     return max(least if basis in ("measured", "profile") else 1.05, math.exp(ordered[_rank(len(ordered))]))
 
 
+def reserved(peak: int, basis: str = "profile") -> int:
+    """What is reserved for an expected peak (bytes) while no errors of its basis are known."""
+    return int(peak * margin(basis, ())) + _SLACK
+
+
 def bias_of(errors: Sequence[float]) -> float:
     """How much too small this build's predictions have been: 1 until two compiles agree that they are."""
     recent = errors[-8:]

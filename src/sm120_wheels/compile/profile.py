@@ -174,8 +174,8 @@ def check_fits(profile: Profile, *, ceiling: int, sources: Iterable[str] | None 
         f"{human_bytes(ceiling)}",
         where=over[0].source,
         why=f"the need is measured; what can be given is the limit less the reserve{others}",
-        hint="raise the memory limit of the container or VM, add swap-free memory, build on a larger machine, "
-        "or leave out the component that this file belongs to",
+        hint="raise --memory or the memory limit of the container or VM, build on a larger machine, or leave out the "
+        "component that this file belongs to",
     )
 
 

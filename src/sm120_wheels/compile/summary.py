@@ -37,9 +37,9 @@ class UnitSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class LostTime:
-    """Core-seconds without a compile: while one waited for memory, and while none waited (start, tail, links)."""
+    """Core-seconds without a compile: while a file waited (for memory), and while none did (start, tail, links)."""
 
-    memory: float = 0.0
+    waiting: float = 0.0
     no_work: float = 0.0
 
 
@@ -83,8 +83,8 @@ class CompileSummary:
             f"(efficiency {self.efficiency:.0%})",
             f"memory: at most {human_bytes(self.peak_used)} in use; {self.kills} compilers killed, "
             f"{sum(u.retries for u in self.units)} tried again",
-            f"cores idle: {human_seconds(self.lost.memory)} for lack of memory, "
-            f"{human_seconds(self.lost.no_work)} for lack of work (core-seconds)",
+            f"cores idle: {human_seconds(self.lost.waiting)} with files waiting for memory, "
+            f"{human_seconds(self.lost.no_work)} with none waiting (core-seconds)",
         ]
         if self.without_broker:
             text.append(f"{self.without_broker} files compiled one at a time: no broker could be started")
@@ -186,13 +186,13 @@ def _turn(record: Record) -> UnitSummary:
 def _lost(ends: Sequence[Record], *, cores: int) -> LostTime:
     """Idle cores, interval by interval between arrivals, starts and ends."""
     moments = sorted({r[name] for r in ends for name in ("arrived", "started", "ended")})
-    memory = no_work = 0.0
+    held_back = no_work = 0.0
     for begin, end in itertools.pairwise(moments):
         running = sum(r["cores"] for r in ends if r["started"] <= begin and r["ended"] >= end)
         waiting = sum(1 for r in ends if r["attempt"] == 0 and r["arrived"] <= begin and r["started"] >= end)
         idle = max(0, cores - running) * (end - begin)
         if waiting:
-            memory += idle
+            held_back += idle
         else:
             no_work += idle
-    return LostTime(memory=round(memory, 3), no_work=round(no_work, 3))
+    return LostTime(waiting=round(held_back, 3), no_work=round(no_work, 3))

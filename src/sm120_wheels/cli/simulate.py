@@ -1,0 +1,150 @@
+"""``sm120 simulate``: how long a build would take on another machine, by the scheduler's own policy and a profile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from sm120_wheels import console, paths
+from sm120_wheels.cli.options import Bytes, json_option
+from sm120_wheels.compile.budget import measure
+from sm120_wheels.compile.policy import Task, lower_bound
+from sm120_wheels.compile.predict import reserved
+from sm120_wheels.compile.profile import Profile, check_fits, read_profile
+from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
+from sm120_wheels.errors import SettingError, UnknownRecipeError, near_misses
+from sm120_wheels.files import human_bytes, human_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedJobs:
+    jobs: int
+    makespan_s: float
+    peak: int
+    over_budget: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """One machine. Seconds and bytes. ``efficiency``: lower bound over makespan."""
+
+    cores: int
+    memory: int
+    makespan_s: float
+    lower_bound_s: float
+    efficiency: float
+    peak: int
+    fixed: dict[str, FixedJobs]
+
+
+def simulated(profile: Profile, *, cores: int, memory: int, window: int | None = None) -> Simulated:
+    """Raises :class:`InsufficientMemoryError` where the largest file cannot fit in ``memory`` (bytes)."""
+    check_fits(profile, ceiling=memory)
+    true = sorted(profile.tasks(), key=lambda t: t.key)
+    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
+    truth = {t.key: (t.memory, t.seconds) for t in true}
+    outcome = simulate(predicted, cores=cores, budget=memory, truth=truth, window=window)
+    bound = lower_bound(true, cores=cores, budget=memory)
+    fixed = {}
+    for name, count in BASELINES.items():
+        jobs = count(cores, memory, max(t.memory for t in true))
+        ran = fixed_jobs(true, jobs=jobs)
+        fixed[name] = FixedJobs(
+            jobs=jobs, makespan_s=round(ran.makespan, 1), peak=ran.peak, over_budget=ran.peak > memory
+        )
+    return Simulated(
+        cores=cores,
+        memory=memory,
+        makespan_s=round(outcome.makespan, 1),
+        lower_bound_s=round(bound, 1),
+        efficiency=round(bound / outcome.makespan, 4) if outcome.makespan else 1.0,
+        peak=outcome.peak,
+        fixed=fixed,
+    )
+
+
+def find_profile(recipe: str, version: str | None, arch: str | None) -> Path:
+    """The recipe's profile for a version and architecture; the latest version's where none is asked for."""
+    folder = paths.recipes_root() / recipe / "profiles"
+    if not (paths.recipes_root() / recipe).is_dir():
+        known = sorted(p.name for p in paths.recipes_root().iterdir() if (p / "recipe.toml").is_file())
+        raise UnknownRecipeError(f"no recipe {recipe!r}", hint=near_misses(recipe, known))
+    found = sorted(folder.glob("*.csv"))
+    wanted = f"sm{arch.replace('.', '')}" if arch else ""
+    matching = [
+        p
+        for p in found
+        if (not version or p.stem.rpartition("-")[0] == version) and (not wanted or p.stem.endswith(f"-{wanted}"))
+    ]
+    if not matching:
+        raise SettingError(
+            f"no compile profile of {recipe} for what was asked",
+            where=str(folder),
+            why=f"it has {', '.join(p.stem for p in found)}" if found else "it has none",
+            hint="give one with --profile FILE, or build once: what is measured is kept",
+        )
+    return matching[-1]
+
+
+@click.command("simulate")
+@click.argument("recipe", required=False)
+@click.option("--version", metavar="X.Y.Z", help="Upstream version whose profile is used. Default: the latest.")
+@click.option("--arch", metavar="ARCH", help="GPU target whose profile is used, e.g. 12.0a.")
+@click.option("--profile", "file", type=click.Path(path_type=Path), metavar="FILE", help="A profile of your own (CSV).")
+@click.option(
+    "--cores", type=click.IntRange(1), multiple=True, metavar="N", help="Repeatable. Default: this machine's."
+)
+@click.option(
+    "--memory", type=Bytes(), multiple=True, metavar="SIZE", help="For compiles. Repeatable. Default: free here."
+)
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many compiles the build tool asks for at once.")
+@json_option
+def command(
+    recipe: str | None,
+    version: str | None,
+    arch: str | None,
+    file: Path | None,
+    cores: tuple[int, ...],
+    memory: tuple[int, ...],
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """How long a build's compiles would take with other cores and memory.
+
+    The scheduler's own policy is driven by a made-up clock and a profile of measured files, beside the fixed job
+    counts that people use. Links, configure and start-up are not in it.
+
+      sm120 simulate sgl-kernel --cores 64 --memory 128GiB
+    """
+    if (recipe is None) == (file is None):
+        raise click.UsageError("name a recipe, or give a profile with --profile")
+    profile = read_profile(file if file is not None else find_profile(recipe or "", version, arch))
+    here = measure()
+    rows = [
+        simulated(profile, cores=c, memory=m, window=jobs)
+        for c in cores or (here.cores,)
+        for m in memory or (here.memory,)
+    ]
+    if as_json:
+        console.out.print_json(json.dumps([asdict(row) for row in rows]))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("cores", "memory", "scheduled by", "time", "lower bound", "peak memory"):
+        table.add_column(heading, justify="left" if heading == "scheduled by" else "right")
+    for row in rows:
+        table.add_row(
+            str(row.cores),
+            human_bytes(row.memory),
+            "need (this tool)",
+            human_seconds(row.makespan_s),
+            human_seconds(row.lower_bound_s),
+            human_bytes(row.peak),
+        )
+        for name, fixed in row.fixed.items():
+            time = "out of memory" if fixed.over_budget else human_seconds(fixed.makespan_s)
+            table.add_row("", "", f"{name} = -j{fixed.jobs}", time, "", human_bytes(fixed.peak))
+    console.out.print(table)

@@ -1,0 +1,220 @@
+"""The policy's promises, as properties over any tasks, machines and crashes; the clock is a number."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sm120_wheels.compile.policy import Policy, Task, lower_bound
+
+MEMORY = st.integers(1, 120)
+TASKS = st.lists(st.tuples(MEMORY, st.floats(0.1, 100.0), st.integers(1, 4)), min_size=1, max_size=25).map(
+    lambda rows: [Task(key=f"t{i:02}", memory=m, seconds=s, cores=c) for i, (m, s, c) in enumerate(rows)]
+)
+MACHINE = st.tuples(st.integers(1, 8), st.integers(10, 150))
+
+
+def within(policy: Policy) -> bool:
+    """Never over budget or cores by prediction; only a task that is alone may need more."""
+    if len(policy.running) == 1:
+        return True
+    return policy.held <= policy.budget and policy.cores_held <= policy.cores
+
+
+def next_end(policy: Policy) -> tuple[float, str]:
+    return min((r.started + r.task.seconds, r.task.key) for r in policy.running.values())
+
+
+def run_to_end(policy: Policy, now: float = 0.0) -> dict[str, float]:
+    """Drive the clock until nothing is left; the starts in order. Fails when the policy is stuck."""
+    starts: dict[str, float] = {}
+    while policy.waiting or policy.running:
+        for task in policy.admit(now):
+            starts[task.key] = now
+        assert within(policy)
+        if policy.running:
+            now, _ = next_end(policy)
+            for running in list(policy.running.values()):
+                if running.started + running.task.seconds <= now:
+                    policy.finish(running.task.key)
+        else:
+            assert now < 1e6, f"stuck with {sorted(policy.waiting)}"
+            now += 30.0
+    return starts
+
+
+@given(TASKS, MACHINE)
+def test_it_never_goes_over_budget_and_every_task_ends(tasks: list[Task], machine: tuple[int, int]) -> None:
+    cores, budget = machine
+    policy = Policy(budget=budget, cores=cores)
+    for task in tasks:
+        policy.submit(task)
+    starts = run_to_end(policy)
+    assert set(starts) == policy.done == {t.key for t in tasks}
+    assert policy.held == policy.cores_held == 0
+
+
+@given(TASKS, MACHINE, st.randoms(use_true_random=False))
+def test_the_schedule_does_not_depend_on_who_came_first(
+    tasks: list[Task], machine: tuple[int, int], chance: random.Random
+) -> None:
+    cores, budget = machine
+    outcomes = []
+    for _ in range(2):
+        policy = Policy(budget=budget, cores=cores)
+        for task in tasks:
+            policy.submit(task)
+        outcomes.append(run_to_end(policy))
+        tasks = chance.sample(tasks, len(tasks))
+    assert outcomes[0] == outcomes[1]
+
+
+@given(TASKS, MACHINE)
+def test_the_first_in_order_is_never_delayed_by_those_behind_it(tasks: list[Task], machine: tuple[int, int]) -> None:
+    """With exact predictions, the first waiting task starts no later than if nothing else could start any more."""
+    cores, budget = machine
+    policy = Policy(budget=budget, cores=cores)
+    for task in tasks:
+        policy.submit(task)
+    policy.admit(0.0)
+    fitting = [t for t in policy.order(0.0) if t.memory <= budget]
+    if not fitting:
+        return
+    first = fitting[0]
+    alone = Policy(budget=budget, cores=cores)
+    for running in policy.running.values():
+        alone.resume(running.task, started=running.started)
+    alone.submit(first)
+    assert run_to_end(policy)[first.key] <= run_to_end(alone)[first.key] + 1e-6
+
+
+@settings(max_examples=50)
+@given(MACHINE, st.integers(0, 2**32))
+def test_a_large_task_is_not_starved_by_an_endless_stream(machine: tuple[int, int], seed: int) -> None:
+    cores, budget = machine
+    chance = random.Random(seed)
+    policy = Policy(budget=budget, cores=cores, patience_s=500.0)
+    policy.submit(Task(key="large", memory=budget, seconds=1.0))
+    now, number, start = 0.0, 0, None
+    while start is None:
+        while len(policy.waiting) < 2 * cores + 2:
+            number += 1
+            memory = chance.randint(1, max(1, budget // 2))
+            policy.submit(Task(key=f"s{number}", memory=memory, seconds=chance.uniform(5, 50), arrived=now))
+        start = next((now for task in policy.admit(now) if task.key == "large"), None)
+        assert within(policy)
+        assert now < 500.0 + 4 * 50.0, "starved"
+        now, key = next_end(policy)
+        policy.forget(key)
+
+
+STEPS = st.lists(st.sampled_from(["submit", "admit", "finish", "crash", "resume", "observe", "resize"]), max_size=60)
+
+
+@given(STEPS, st.integers(0, 2**32))
+def test_any_sequence_of_crashes_releases_everything(steps: list[str], seed: int) -> None:
+    chance = random.Random(seed)
+    policy = Policy(budget=100, cores=4)
+    now = 0.0
+    for number, step in enumerate(steps):
+        now += chance.uniform(0, 5)
+        task = Task(key=f"t{number}", memory=chance.randint(1, 150), seconds=chance.uniform(1, 9), arrived=now)
+        if step == "submit":
+            policy.submit(task)
+        elif step == "resume":
+            policy.resume(task, started=now)
+        elif step == "admit":
+            held = policy.held
+            started = policy.admit(now)
+            assert not started or policy.held <= policy.budget or (held == 0 and len(started) == 1)
+        elif step == "resize":
+            policy.resize(budget=chance.randint(20, 150), cores=chance.randint(1, 6), ceiling=150)
+        elif policy.running and step == "observe":
+            policy.observe(chance.choice(sorted(policy.running)), chance.randint(1, 200))
+        elif (policy.running or policy.waiting) and step in ("finish", "crash"):
+            policy.forget(chance.choice(sorted({**policy.running, **policy.waiting})))
+    for key in [*policy.running, *policy.waiting]:
+        policy.forget(key)
+    assert policy.held == policy.cores_held == 0
+    policy.submit(Task(key="after", memory=policy.budget, seconds=1.0, arrived=now))
+    assert [t.key for t in policy.admit(now)] == ["after"]
+
+
+@given(TASKS, MACHINE, st.integers(1, 100))
+def test_less_memory_holds_back_new_tasks_and_keeps_running_ones(
+    tasks: list[Task], machine: tuple[int, int], percent: int
+) -> None:
+    cores, budget = machine
+    policy = Policy(budget=budget, cores=cores)
+    for task in tasks:
+        policy.submit(task)
+    before = {t.key for t in policy.admit(0.0)}
+    policy.resize(budget=max(1, budget * percent // 100), cores=cores, ceiling=budget)
+    held = policy.held
+    after = policy.admit(1.0)
+    assert before <= set(policy.running)
+    assert held <= policy.budget or not after
+
+
+def test_a_task_that_outgrows_its_prediction_holds_back_others_at_once() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="liar", memory=10, seconds=9))
+    assert [t.key for t in policy.admit(0)] == ["liar"]
+    policy.observe("liar", 95)
+    policy.submit(Task(key="next", memory=10, seconds=1))
+    assert policy.admit(1) == []
+    assert policy.why_waiting(1) == "memory"
+
+
+def test_with_room_for_all_the_longest_is_first_and_with_little_the_largest_rectangle() -> None:
+    long = Task(key="long", memory=10, seconds=100)
+    wide = Task(key="wide", memory=90, seconds=60)
+    roomy, tight = Policy(budget=10_000, cores=1), Policy(budget=100, cores=64)
+    for policy in (roomy, tight):
+        policy.submit(long)
+        policy.submit(wide)
+    assert roomy.order(0)[0].key == "long"
+    assert tight.order(0)[0].key == "wide"
+
+
+def test_a_task_too_large_for_now_waits_for_other_programs_and_then_goes_alone() -> None:
+    policy = Policy(budget=50, cores=4, ceiling=100, patience_alone_s=60)
+    policy.submit(Task(key="large", memory=80, seconds=10))
+    policy.submit(Task(key="small", memory=10, seconds=5))
+    assert [t.key for t in policy.admit(0)] == ["small"]
+    policy.finish("small")
+    assert policy.admit(5) == []
+    assert policy.why_waiting(5) == "other programs"
+    assert [t.key for t in policy.admit(66)] == ["large"]
+    policy.submit(Task(key="beside", memory=1, seconds=1))
+    assert policy.admit(67) == []
+
+
+def test_a_task_larger_than_the_machine_goes_alone_at_once() -> None:
+    policy = Policy(budget=50, cores=4, ceiling=60)
+    policy.submit(Task(key="huge", memory=80, seconds=10))
+    assert [t.key for t in policy.admit(0)] == ["huge"]
+
+
+def test_a_last_try_runs_with_nothing_beside_it() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="other", memory=10, seconds=10))
+    policy.admit(0)
+    policy.submit(Task(key="again", memory=20, seconds=100, alone=True))
+    policy.submit(Task(key="long", memory=1, seconds=50))
+    assert policy.admit(1) == [], "a task that would outlast the running one would delay the last try"
+    policy.finish("other")
+    assert [t.key for t in policy.admit(10)] == ["again"]
+    assert policy.admit(11) == []
+    policy.finish("again")
+    assert [t.key for t in policy.admit(12)] == ["long"]
+
+
+def test_the_lower_bound_is_the_largest_of_its_three_parts() -> None:
+    tasks = [Task(key="a", memory=50, seconds=10), Task(key="b", memory=50, seconds=20)]
+    assert lower_bound(tasks, cores=8, budget=1000) == 20
+    assert lower_bound(tasks, cores=1, budget=1000) == 30
+    assert lower_bound(tasks, cores=8, budget=50) == 30
+    assert lower_bound([], cores=8, budget=50) == 0
