@@ -70,8 +70,10 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
     plan = make_plan(request)
     _, pins = recipe.load(plan.recipe).version(plan.version)
     work = WorkFolder(root=paths.build_root() / f"{plan.identifier}-{plan.key[:10]}", key=plan.key)
-    work.root.mkdir(parents=True, exist_ok=True)
-    with files.locked(work.root / ".lock", what=f"the build {plan.identifier}", timeout_s=0):
+    with (
+        files.locked(work.root / ".lock", what=f"the build {plan.identifier}", timeout_s=0),
+        files.no_space_is_an_error(work.root),
+    ):
         done = work.read("finish")
         if done is not None and _wheels_are_there(done["output"]):
             return _result(plan, work, done["output"], up_to_date=True)

@@ -176,6 +176,12 @@ class BusyError(Sm120Error):
     exit_code = 46
 
 
+class NotWritableError(Sm120Error):
+    """A folder of ours (cache, build, output) that this user may not write."""
+
+    exit_code = 47
+
+
 # 5x: configure and compile
 
 

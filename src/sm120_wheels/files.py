@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -18,9 +20,11 @@ from typing import Any
 
 import filelock
 
-from sm120_wheels.errors import BusyError, NoSpaceError
+from sm120_wheels.errors import BusyError, NoSpaceError, NotWritableError
 
 _CHUNK = 1 << 20
+#: File in a temporary's folder that its process holds locked.
+_HELD = ".held"
 
 
 def sha256_file(path: Path) -> str:
@@ -44,16 +48,30 @@ def content_key(value: Any) -> str:
 
 @contextlib.contextmanager
 def no_space_is_an_error(path: Path) -> Iterator[None]:
-    """Turn ENOSPC and EDQUOT from the block into a :class:`NoSpaceError` that names the filesystem.
+    """Turn a full disk in the block into a :class:`NoSpaceError` that names the filesystem, and a folder that may not
+    be written into a :class:`NotWritableError`.
 
     (A with-block around writes; everything half-written is the caller's temporary name and is removed there.)
     """
     try:
         yield
     except OSError as exc:
-        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise no_space(path) from exc
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT) or _copying_ran_full(exc):
+            raise no_space(path) from exc
+        if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise NotWritableError(
+                f"cannot write below {path.parent}",
+                where=str(exc.filename or path),
+                why=os.strerror(exc.errno),
+                hint="check its owner and mode, or point SM120_CACHE_DIR, SM120_BUILD_DIR and SM120_DIST_DIR elsewhere",
+            ) from exc
+        raise
+
+
+def _copying_ran_full(exc: OSError) -> bool:
+    """shutil.copytree collects the errors of all files, as text, in one without a number."""
+    full = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
+    return isinstance(exc, shutil.Error) and any(mark in str(exc) for mark in full)
 
 
 def no_space(path: Path) -> NoSpaceError:
@@ -75,10 +93,13 @@ def atomic_path(target: Path) -> Iterator[Path]:
     """A temporary path beside ``target``, renamed over it if the block ends well and removed if not.
 
     The block may write a file there or make a folder there. A folder replaces nothing: if ``target`` is already a
-    folder when the block ends (another process was first), the new one is dropped.
+    folder when the block ends (another process was first), the new one is dropped. What a killed process left under
+    a temporary name is removed when the same target is written again.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    holder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    with no_space_is_an_error(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
+        holder, held = _new_holder(target)
     temporary = holder / target.name
     try:
         with no_space_is_an_error(target):
@@ -95,6 +116,34 @@ def atomic_path(target: Path) -> Iterator[Path]:
                         raise
     finally:
         shutil.rmtree(holder, ignore_errors=True)
+        os.close(held)
+
+
+def _new_holder(target: Path) -> tuple[Path, int]:
+    """A folder for the temporary, and the open, locked file in it that says its process lives."""
+    while True:
+        holder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            held = os.open(holder / _HELD, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # swept between the two calls
+        with contextlib.suppress(OSError):  # a filesystem without locks: nothing is ever swept there
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if os.fstat(held).st_nlink:
+            return holder, held
+        os.close(held)  # swept before it was locked
+
+
+def _sweep(target: Path) -> None:
+    """Remove the holders of processes that died: the kernel has let go of their locks."""
+    for holder in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        with contextlib.suppress(OSError):
+            other = os.open(holder / _HELD, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(holder, ignore_errors=True)
+            finally:
+                os.close(other)
 
 
 def write_text(target: Path, text: str) -> None:
@@ -114,16 +163,21 @@ def locked(path: Path, *, what: str, timeout_s: float = -1) -> Iterator[None]:
 
     ``timeout_s`` < 0 waits for ever, 0 does not wait. Raises :class:`BusyError` naming ``what`` when time is up.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path, timeout=timeout_s)
     try:
-        with filelock.FileLock(path, timeout=timeout_s):
-            yield
+        with no_space_is_an_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
     except filelock.Timeout as exc:
         raise BusyError(
             f"{what} is in use by another process",
             where=str(path),
             hint="wait for the other run to end, or stop it",
         ) from exc
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def human_bytes(count: float) -> str:

@@ -12,7 +12,13 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def data_root() -> Path:
-    """The folder that holds recipes/ and patches/: a checkout's root, or the installed package's data."""
+    """The folder that holds recipes/ and patches/.
+
+    ``SM120_DATA_DIR`` (recipes of your own, with their locks in recipes/locks/), else a checkout's root, else the
+    installed package's data.
+    """
+    if named := _from_environment("SM120_DATA_DIR"):
+        return named
     checkout = _PACKAGE.parent.parent
     if (checkout / "recipes").is_dir() and (checkout / "pyproject.toml").is_file():
         return checkout

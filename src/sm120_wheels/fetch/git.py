@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -60,14 +59,22 @@ def _git(
     check: bool = True,
     env: dict[str, str] | None = None,
     stdin: bytes | None = None,
+    network: bool = False,
 ) -> Finished:
-    """git on a bare repository, deaf to the user's own configuration and to any prompt."""
+    """git on a bare repository, never prompting.
+
+    Only with ``network`` does it read the user's configuration (proxies, certificates), and may it contact a server:
+    left to itself a partial clone would fetch whatever it is asked about, and a filter in ~/.gitconfig would change
+    the files.
+    """
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith("GIT_SSL")},
         "GIT_DIR": str(repository),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
         "LC_ALL": "C",
+        **({} if network else {"GIT_ALLOW_PROTOCOL": "none", "GIT_CONFIG_GLOBAL": os.devnull}),
         **(env or {}),
     }
     return run(
@@ -93,22 +100,26 @@ def _fetch(url: str, commit: str, paths: Sequence[str], repository: Path, settin
             _git(temporary, "init", "--quiet", "--bare", temporary)
     note(f"fetching {url.rsplit('/', 1)[-1]} {commit[:12]}" + (f" from {place}" if place != url else ""))
     with files.no_space_is_an_error(repository):
+        for stale in repository.glob("*.lock"):  # of a git that was killed; a living one would hold our lock
+            stale.unlink()
         # What is not sent now (see --filter) git would ask this remote for.
         _git(repository, "config", "extensions.partialClone", "source")
         _git(repository, "config", "remote.source.url", place)
         _git(repository, "config", "remote.source.promisor", "true")
         want = ["fetch", "--quiet", "--no-tags", "--depth=1", "--filter=blob:none", "source", commit]
-        done = _git(repository, *want, check=False)
+        done = _git(repository, *want, check=False, network=True)
         if not done.ok and re.search(r"unadvertised object|shallow", done.output, re.I):
             # Servers before protocol 2 give only what a ref names: take everything, then look for the commit.
-            _git(repository, "fetch", "--quiet", "--tags", "source", "+refs/*:refs/mirror/*", check=False)
+            everything = ["fetch", "--quiet", "--tags", "source", "+refs/*:refs/mirror/*"]
+            _git(repository, *everything, check=False, network=True)
         if not _has(repository, commit):
             raise _explain(url, place, commit, done)
         blobs = _blobs(repository, commit, paths)
         if blobs:
             # One request for all of them; left to itself, checkout would ask for each.
             want = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--filter=blob:none", "source", "--stdin"]
-            done = _git(repository, *want, check=False, stdin="".join(f"{blob}\n" for blob in blobs).encode())
+            stdin = "".join(f"{blob}\n" for blob in blobs).encode()
+            done = _git(repository, *want, check=False, stdin=stdin, network=True)
             if missing := _blobs(repository, commit, paths):
                 raise _explain(url, place, missing[0], done)
     return place
@@ -157,17 +168,10 @@ def _explain(url: str, place: str, commit: str, finished: Finished) -> Exception
 
 
 def _export(repository: Path, commit: str, paths: Sequence[str], into: Path) -> None:
-    """Write the files with checkout-index, since ``git archive`` would drop what .gitattributes marks export-ignore."""
+    """Write the files with checkout, since ``git archive`` would drop what .gitattributes marks export-ignore."""
     index = into.with_name(f"{into.name}.index")
     env = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(into)}
     try:
-        _git(repository, "read-tree", commit, env=env)
-        listed = _git(repository, "ls-files", "-z", "--", *paths, env=env).output if paths else ""
-        if paths:
-            stdin = listed.encode("utf-8")
-            _git(repository, "checkout-index", "-f", "-z", "--stdin", f"--prefix={into}/", env=env, stdin=stdin)
-        else:
-            _git(repository, "checkout-index", "-a", "-f", f"--prefix={into}/", env=env)
+        _git(repository, "checkout", "--quiet", commit, "--", *(paths or ["."]), env=env)
     finally:
         index.unlink(missing_ok=True)
-        shutil.rmtree(into / ".git", ignore_errors=True)
