@@ -1,13 +1,14 @@
 """Runs inside the build environment: asks upstream's own code which modules exist, and writes their ninja files.
 
-A script, never imported by us: ``python aot_driver.py REQUEST.json ANSWER.json``. Needs only the standard library and the
-unpacked flashinfer source (0.7.x) beside an environment with its requirements. It compiles nothing, downloads nothing and
-writes only below the work folder.
+A script, never imported by us: ``python aot_driver.py REQUEST.json ANSWER.json``. Needs only the standard library, the
+unpacked flashinfer source (0.7.x) and an environment with flashinfer's requirements. It downloads nothing, compiles
+nothing but the one helper program that upstream's generator of ``trtllm_fmha_v2`` runs (and only where that module is
+asked for), and writes only below the work folder.
 
-Request keys: ``source`` (unpacked sdist), ``work`` (folder for generated sources and ninja files), ``patterns`` (glob
-patterns over module names; a module is taken if one matches), ``write`` (whether to write ninja files for those).
+Request keys: ``source`` (unpacked sdist), ``work`` (folder for generated sources and ninja files), ``take`` and
+``leave`` (glob patterns over module names; a module is built if one of the first matches and none of the second).
 Answer keys: ``version``, ``modules`` (every module that upstream builds for the architecture: ``name``, ``sources``,
-``targets``, ``chosen``), ``left_out`` (``name``, ``why``), ``ninja`` (the file that builds the chosen ones, or null).
+``targets``), ``left_out`` (``name``, ``why``), ``ninja`` (the file that builds those asked for).
 """
 
 import fnmatch
@@ -18,6 +19,7 @@ import re
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +45,18 @@ class _CheckedPopen(subprocess.Popen[bytes]):
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     source, work = Path(request["source"]), Path(request["work"])
-    patterns: list[str] = request["patterns"]
+
+    def wanted(name: str) -> bool:
+        return _matches(name, request["take"]) and not _matches(name, request["leave"])
+
     sys.path.insert(0, str(source))
     aot = importlib.import_module("flashinfer.aot")
     _point_at(source, work)
     left_out: list[dict[str, str]] = []
-    _tame_generators(aot, left_out, wanted=lambda name: request["write"] and _matches(name, patterns))
+    _tame_generators(aot, left_out, wanted=wanted)
     specs = [spec for spec in _all_specs(aot) if not isinstance(spec, _LeftOut)]
     _explain_absent(specs, left_out)
-    chosen = [spec for spec in specs if _matches(spec.name, patterns)]
-    ninja = _write_ninja(chosen, work) if request["write"] else None
-    names = {spec.name for spec in chosen}
+    ninja = _write_ninja([spec for spec in specs if wanted(spec.name)], work)
     answer = {
         "version": importlib.import_module("flashinfer.version").__version__,
         "modules": [
@@ -61,12 +64,11 @@ def main() -> None:
                 "name": spec.name,
                 "sources": [_shown(path, source, work) for path in spec.sources],
                 "targets": _targets(spec),
-                "chosen": spec.name in names,
             }
             for spec in specs
         ],
         "left_out": left_out,
-        "ninja": str(ninja) if ninja else None,
+        "ninja": str(ninja),
     }
     Path(sys.argv[2]).write_text(json.dumps(answer, indent=1), encoding="utf-8")
 
@@ -77,7 +79,7 @@ def _matches(name: str, patterns: list[str]) -> bool:
 
 def _point_at(source: Path, work: Path) -> None:
     """Use the sdist's own folders: ``flashinfer/data``, where an installed package keeps them, does not exist in it."""
-    env = importlib.import_module("flashinfer.jit.env")
+    env: Any = importlib.import_module("flashinfer.jit.env")
     third = source / "3rdparty"
     env.FLASHINFER_CSRC_DIR = source / "csrc"
     env.FLASHINFER_INCLUDE_DIR = source / "include"
@@ -91,8 +93,8 @@ def _point_at(source: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _tame_generators(aot: Any, left_out: list[dict[str, str]], *, wanted: Any) -> None:
-    """Keep one generator that needs the network from failing all, and one that compiles from doing so for a mere list."""
+def _tame_generators(aot: Any, left_out: list[dict[str, str]], *, wanted: Callable[[str], bool]) -> None:
+    """Keep a generator that needs the network from failing all, and one that compiles from doing so for a mere list."""
 
     def guarded(name: str, generator: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -119,9 +121,9 @@ def _tame_generators(aot: Any, left_out: list[dict[str, str]], *, wanted: Any) -
         if name.startswith("gen_") and name.endswith("_module") and callable(value):
             setattr(aot, name, guarded(name, value))
 
-    attention = importlib.import_module("flashinfer.jit.attention.modules")
+    attention: Any = importlib.import_module("flashinfer.jit.attention.modules")
     if wanted("trtllm_fmha_v2"):
-        generator_utils = importlib.import_module("flashinfer.jit.attention.fmha_v2.generator_utils")
+        generator_utils: Any = importlib.import_module("flashinfer.jit.attention.fmha_v2.generator_utils")
         generator_utils.subprocess = types.SimpleNamespace(Popen=_CheckedPopen, PIPE=subprocess.PIPE)
     else:
         attention.enumerate_kernels = lambda *args: None
