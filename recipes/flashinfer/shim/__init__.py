@@ -1,8 +1,9 @@
 """Finds the installed providers of flashinfer's ahead-of-time kernels; flashinfer's runtime asks this package for them.
 
 A provider is a distribution with an entry point in the group ``flashinfer.jit_cache.providers``; calling it gives a
-mapping with the keys of :class:`JitCacheProvider` and ``schema_version``. A provider that cannot be read is warned about
-and passed over, so that it never keeps flashinfer from being imported. Versions are compared by flashinfer, not here.
+mapping with the keys of :class:`JitCacheProvider` and ``schema_version``. A provider that cannot be read is warned
+about and passed over, so that it never keeps flashinfer from being imported. Versions are
+compared by flashinfer, not here.
 """
 
 import json

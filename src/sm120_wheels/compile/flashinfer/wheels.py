@@ -1,9 +1,9 @@
 """The three wheels: upstream's Python package by upstream's own backend, and its kernels as shim and provider.
 
 flashinfer 0.7.4's runtime (jit/env.py) asks the package ``flashinfer_jit_cache`` (the shim) for providers, each a
-package with a manifest and its modules as ``jit_cache/<name>/<name>.so``. It takes a shim whose version is flashinfer's,
-or that plus ``+label``, and a provider whose version is exactly the shim's. The names and the shim's requirements are
-those that its command ``flashinfer download-kernels`` reads.
+package with a manifest and its modules as ``jit_cache/<name>/<name>.so``. It takes a shim whose version is
+flashinfer's, or that plus ``+label``, and a provider whose version is exactly the shim's. The names and the shim's
+requirements are those that its command ``flashinfer download-kernels`` reads.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def build_python_wheel(
 def write_provider(
     wheels: KernelWheels, modules: Sequence[Module], *, libraries: Path, source: Path, out: Path, epoch: int
 ) -> Path:
-    """The wheel with the kernels. ``libraries`` holds ``<name>/<name>.so``; ``epoch`` is the members' time in seconds."""
+    """The wheel with the kernels. ``libraries`` holds ``<name>/<name>.so``; ``epoch`` is the members' time, seconds."""
     package = f"flashinfer_jit_cache/providers/{wheels.provider_id}"
     manifest = {
         "schema_version": 1,
