@@ -114,7 +114,6 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
     ninja.run_ninja(
         ninja_file=listed.ninja,
         folder=libraries,
-        python=request.python.absolute(),
         env=env,
         jobs=request.jobs,
         log=request.log,

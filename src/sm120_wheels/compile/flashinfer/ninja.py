@@ -55,7 +55,6 @@ def run_ninja(
     *,
     ninja_file: Path,
     folder: Path,
-    python: Path,
     env: Mapping[str, str],
     jobs: int,
     log: Path,
@@ -65,11 +64,12 @@ def run_ninja(
     """Build everything in ``ninja_file``; what an earlier run finished (its log lies in ``folder``) is not repeated.
 
     ``on_progress`` gets steps done and steps of this run, links included. Raises :class:`CompileError` with the
-    failing command and its first errors, :class:`CompilerKilledError` where the compiler died from a signal.
+    failing command and its first errors, :class:`CompilerKilledError` where the compiler died from a signal,
+    :class:`ToolMissingError` where ``env`` has no ninja on its PATH.
     """
     reader = _Reader(on_progress=on_progress, on_line=on_line)
     done = run(
-        [python, "-m", "ninja", "-C", folder, "-f", ninja_file, "-j", str(jobs)],
+        ["ninja", "-C", folder, "-f", ninja_file, "-j", str(jobs)],
         env={**env, "NINJA_STATUS": "[%f/%t] "},
         log=log,
         on_line=reader,
