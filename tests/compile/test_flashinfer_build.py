@@ -17,6 +17,8 @@ from sm120_wheels.errors import CompileError, UnknownComponentError
 from sm120_wheels.wheel.archive import open_wheel
 from tests.compile.mini_flashinfer import COMMIT, VERSION, write_sdist
 
+pytestmark = pytest.mark.network  # setuptools and ninja for the build environment
+
 LABELLED = f"{VERSION}+cu130.torch211.sm120f"
 PACKAGE = "flashinfer_jit_cache/providers/sm120f"
 
@@ -24,12 +26,16 @@ PACKAGE = "flashinfer_jit_cache/providers/sm120f"
 @pytest.fixture(scope="module")
 def build_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A build environment: here only setuptools and ninja, in place of torch and the rest."""
-    folder = tmp_path_factory.mktemp("buildenv") / "env"
-    subprocess.run(["uv", "venv", "-q", "-p", sys.executable, folder], check=True)
-    subprocess.run(
-        ["uv", "pip", "install", "-q", "--python", folder / "bin" / "python", "setuptools", "ninja"], check=True
-    )
-    return folder / "bin" / "python"
+    return environment(tmp_path_factory.mktemp("buildenv"), "setuptools", "ninja") / "bin" / "python"
+
+
+def environment(root: Path, *packages: str) -> Path:
+    """A virtual environment with these packages."""
+    uv = [sys.executable, "-m", "uv"]
+    folder = root / "env"
+    subprocess.run([*uv, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+    subprocess.run([*uv, "pip", "install", "-q", "--python", str(folder / "bin" / "python"), *packages], check=True)
+    return folder
 
 
 def request(root: Path, python: Path, *modules: str) -> FlashinferBuildRequest:
@@ -195,16 +201,10 @@ print(json.dumps([shim.__version__, shim.__git_version__, found]))
 
 @pytest.fixture
 def installed(result: FlashinferBuildResult, tmp_path: Path) -> Path:
-    """An environment with shim and provider, resolved by uv as a user's would be (flashinfer-python is the miniature)."""
-    folder = tmp_path / "env"
-    subprocess.run(["uv", "venv", "-q", "-p", sys.executable, folder], check=True)
-    links = result.wheels[1].parent
-    subprocess.run(
-        ["uv", "pip", "install", "-q", "--python", folder / "bin" / "python", "--no-index"]
-        + ["--find-links", str(links), "--find-links", str(result.wheels[0].parent), "flashinfer-jit-cache"],
-        check=True,
-    )
-    return folder
+    """An environment for which the shim alone was asked: what it requires brings the provider and the miniature."""
+    folders = {str(path.parent) for path in result.wheels}
+    links = [option for folder in folders for option in ("--find-links", folder)]
+    return environment(tmp_path, "--no-index", *links, "flashinfer-jit-cache")
 
 
 def ask(env: Path) -> tuple[list[object], str]:
