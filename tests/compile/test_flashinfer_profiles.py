@@ -67,9 +67,16 @@ def test_what_is_left_out_is_told_with_the_profiles_reason_and_never_silently() 
     assert counted + len([m for m in MODULES if choice.takes(m)]) == len(MODULES)
 
 
-def test_a_module_outside_profile_and_names_is_told_by_name() -> None:
+def test_the_rest_of_upstreams_modules_is_counted() -> None:
     choice = profiles.choose(profiles.load_profiles(), profile=None, modules=["norm"])
-    assert [item.name for item in profiles.explain(choice, ["norm", "rope"])] == ["rope"]
+    assert profiles.explain(choice, MODULES) == (
+        profiles.LeftOut(name="*", why="not in the chosen profile or modules", count=len(MODULES) - 1),
+    )
+
+
+def test_full_leaves_nothing_out() -> None:
+    choice = profiles.choose(profiles.load_profiles(), profile="full")
+    assert profiles.explain(choice, MODULES) == ()
 
 
 def test_an_unknown_profile_is_refused_with_near_misses() -> None:

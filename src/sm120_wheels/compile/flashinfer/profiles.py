@@ -69,7 +69,7 @@ class LeftOut:
     """Modules that upstream's default build would have, or that a profile names, and this build has not."""
 
     name: str
-    """A module name or a pattern."""
+    """A module name or a pattern; ``*`` for all the rest."""
     why: str
     count: int | None = None
     """How many modules of the target that is; None where upstream does not tell."""
@@ -142,7 +142,8 @@ def explain(choice: Choice, known: Sequence[str]) -> tuple[LeftOut, ...]:
         rest = [module for module in rest if module not in matched]
         if matched:
             found.append(LeftOut(name=pattern, why=why, count=len(matched)))
-    found += [LeftOut(name=module, why="not in the chosen profile or modules", count=1) for module in rest]
+    if rest:
+        found.append(LeftOut(name="*", why="not in the chosen profile or modules", count=len(rest)))
     for pattern in choice.take:
         if not any(fnmatch.fnmatchcase(module, pattern) for module in known):
             found.append(LeftOut(name=pattern, why="upstream has no such module for this target", count=0))
