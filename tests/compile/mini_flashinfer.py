@@ -59,12 +59,17 @@ def gen_all_modules(f16_dtype_, sm_capabilities, add_misc):
 """
 
 _CORE = """
+import ctypes
 import dataclasses
 import os
 from pathlib import Path
 
 from . import env as jit_env
 from .utils import write_if_different
+
+
+def gen_jit_spec(name, sources):
+    return JitSpec(name, sources)
 
 
 @dataclasses.dataclass
@@ -77,6 +82,19 @@ class JitSpec:
     @property
     def ninja_path(self):
         return jit_env.FLASHINFER_JIT_DIR / self.name / "build.ninja"
+
+    @property
+    def is_aot(self):
+        return bool(jit_env.get_aot_artifacts(self.name))
+
+    def get_library_path(self):
+        return jit_env.get_aot_artifacts(self.name)[0].path
+
+    def load(self, path):
+        return ctypes.CDLL(str(path), os.RTLD_NOW)
+
+    def build_and_load(self):
+        return self.load(self.get_library_path())
 
     def write_ninja(self):
         folder = self.ninja_path.parent
@@ -98,6 +116,33 @@ class JitSpec:
         write_if_different(self.ninja_path, "\\n".join(lines))
 """
 
+_ENV = """
+import os
+from collections import namedtuple
+
+Artifact = namedtuple("Artifact", "provider_id path")
+
+
+def _providers():
+    try:
+        import flashinfer_jit_cache as shim
+    except ImportError:
+        return ()
+    return tuple(p for p in shim.get_jit_cache_providers() if p.version == shim.__version__)
+
+
+FLASHINFER_AOT_PROVIDERS = _providers()
+
+
+def get_aot_artifacts(name):
+    target = "sm" + os.environ["FLASHINFER_CUDA_ARCH_LIST"].replace(".", "")
+    return tuple(
+        Artifact(p.provider_id, p.jit_cache_dir / name / f"{name}.so")
+        for p in FLASHINFER_AOT_PROVIDERS
+        if name in p.modules and target in p.cuda_architectures
+    )
+"""
+
 _FILES = {
     "LICENSE": "The licence of the miniature.\n",
     "licenses/LICENSE.part.txt": "The licence of a part.\n",
@@ -114,7 +159,7 @@ _FILES = {
     "flashinfer/aot.py": _AOT,
     "flashinfer/jit/__init__.py": "",
     "flashinfer/jit/core.py": _CORE,
-    "flashinfer/jit/env.py": "import os\n",
+    "flashinfer/jit/env.py": _ENV,
     "flashinfer/jit/utils.py": """
         def write_if_different(path, content):
             if not path.exists() or path.read_text() != content:
@@ -160,7 +205,7 @@ _FILES = {
         build-backend = "build_backend"
         backend-path = ["."]
         [tool.setuptools]
-        packages = ["flashinfer"]
+        packages = ["flashinfer", "flashinfer.jit"]
         """,
 }
 

@@ -13,14 +13,15 @@ import pytest
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.compile.flashinfer import FlashinferBuildRequest, FlashinferBuildResult, build
-from sm120_wheels.errors import CompileError, UnknownComponentError
+from sm120_wheels.compile.flashinfer.verify import check_runtime
+from sm120_wheels.errors import CommandError, CompileError, UnknownComponentError
 from sm120_wheels.wheel.archive import open_wheel
 from tests.compile.mini_flashinfer import COMMIT, VERSION, write_sdist
 
 pytestmark = pytest.mark.network  # setuptools and ninja for the build environment
 
 LABELLED = f"{VERSION}+cu130.torch211.sm120f"
-PACKAGE = "flashinfer_jit_cache/providers/sm120f"
+PACKAGE = "flashinfer_jit_cache_sm120f"
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +232,58 @@ def test_a_broken_provider_is_warned_about_and_the_others_stay(installed: Path) 
     assert len(answer[2]) == 1  # type: ignore[arg-type]
     assert "flashinfer kernel provider sm90a cannot be used" in complaints
     assert "no_such_module" in complaints
+
+
+def library(installed: Path, module: str) -> Path:
+    return next(installed.rglob(f"jit_cache/{module}/{module}.so"))
+
+
+def test_every_module_is_found_and_loaded_by_the_installed_runtime(installed: Path, tmp_path: Path) -> None:
+    check = check_runtime(python=installed / "bin" / "python", arch=Arch.parse("12.0f"), log=tmp_path / "log")
+    assert check.state == "passed"
+    assert check.flashinfer == VERSION
+    assert check.providers == (("sm120f", LABELLED),)
+    assert [(m.name, m.found, m.loaded) for m in check.modules] == [
+        ("norm", "passed", "passed"),
+        ("silu_and_mul", "passed", "passed"),
+    ]
+    assert check.modules[0].path == str(library(installed, "norm"))
+
+
+def test_a_module_that_is_not_found_fails_and_its_loading_is_not_run(installed: Path, tmp_path: Path) -> None:
+    python = installed / "bin" / "python"
+    check = check_runtime(python=python, arch=Arch.parse("12.0f"), modules=["norm", "rope"], log=tmp_path / "log")
+    assert check.state == "failed"
+    assert [(m.name, m.found, m.loaded) for m in check.modules][1] == ("rope", "failed", "not run")
+
+
+def test_a_provider_for_another_target_is_not_found(installed: Path, tmp_path: Path) -> None:
+    check = check_runtime(python=installed / "bin" / "python", arch=Arch.parse("9.0a"), log=tmp_path / "log")
+    assert check.state == "failed"
+    assert {m.found for m in check.modules} == {"failed"}
+
+
+def test_a_damaged_library_is_found_but_fails_to_load(installed: Path, tmp_path: Path) -> None:
+    damaged = library(installed, "norm")
+    damaged.unlink()  # not written in place: an installer may have linked it to its cache
+    damaged.write_bytes(b"not an ELF file")
+    check = check_runtime(python=installed / "bin" / "python", arch=Arch.parse("12.0f"), log=tmp_path / "log")
+    assert check.state == "failed"
+    assert (check.modules[0].found, check.modules[0].loaded) == ("passed", "failed")
+    assert "norm.so" in check.modules[0].why
+
+
+def test_without_a_provider_nothing_is_run_and_that_is_not_passed(installed: Path, tmp_path: Path) -> None:
+    python = installed / "bin" / "python"
+    subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "uninstall", "-q", "--python", str(python), "flashinfer-jit-cache"],
+        check=True,
+    )
+    assert check_runtime(python=python, arch=Arch.parse("12.0f"), log=tmp_path / "log").state == "not run"
+
+
+def test_an_environment_without_flashinfer_is_one_message(build_python: Path, tmp_path: Path) -> None:
+    with pytest.raises(CommandError) as caught:
+        check_runtime(python=build_python, arch=Arch.parse("12.0f"), log=tmp_path / "log")
+    assert caught.value.exit_code == 53
+    assert "No module named 'flashinfer'" in caught.value.why

@@ -130,7 +130,9 @@ def write_provider(
     wheels: KernelWheels, modules: Sequence[Module], *, libraries: Path, source: Path, out: Path, epoch: int
 ) -> Path:
     """The wheel with the kernels. ``libraries`` holds ``<name>/<name>.so``; ``epoch`` is the members' time, seconds."""
-    package = f"flashinfer_jit_cache/providers/{wheels.provider_id}"
+    # A package of its own, not one inside the shim's: were the shim uninstalled, its emptied folder would still import
+    # as a namespace, and flashinfer with it would not.
+    package = wheels.provider.replace("-", "_")
     manifest = {
         "schema_version": 1,
         "provider_id": wheels.provider_id,
@@ -157,8 +159,7 @@ def write_provider(
         requires=[f"flashinfer-python=={wheels.public}", f"{SHIM}=={wheels.version}"],
         tag=f"py3-none-linux_{platform.machine()}",
         members=members,
-        entry_points=f"[flashinfer.jit_cache.providers]\n{wheels.provider_id} = "
-        f"{package.replace('/', '.')}:get_provider\n",
+        entry_points=f"[flashinfer.jit_cache.providers]\n{wheels.provider_id} = {package}:get_provider\n",
         source=source,
         out=out,
         epoch=epoch,
