@@ -16,6 +16,7 @@ from sm120_wheels.compile.flashinfer import FlashinferBuildRequest, FlashinferBu
 from sm120_wheels.compile.flashinfer.verify import check_runtime
 from sm120_wheels.errors import CommandError, CompileError, UnknownComponentError
 from sm120_wheels.wheel.archive import open_wheel
+from sm120_wheels.wheel.reproducible import reproducible_build
 from tests.compile.mini_flashinfer import COMMIT, VERSION, write_sdist
 
 pytestmark = pytest.mark.network  # setuptools and ninja for the build environment
@@ -40,8 +41,13 @@ def environment(root: Path, *packages: str) -> Path:
 
 
 def request(root: Path, python: Path, *modules: str) -> FlashinferBuildRequest:
+    source = write_sdist(root)
+    stable = reproducible_build(source_root=source, build_root=root / "work", source_date_epoch=1_700_000_000)
     return FlashinferBuildRequest(
-        source_dir=write_sdist(root),
+        source_dir=source,
+        launcher=stable.launcher,
+        environment=stable.environment,
+        ldflags=stable.ldflags,
         python=python,
         cuda_root=root / "cuda",
         arch=Arch.parse("12.0f"),
@@ -130,7 +136,7 @@ def test_upstreams_licences_travel_with_both_kernel_wheels(result: FlashinferBui
 def test_no_path_of_this_machine_is_in_the_libraries(result: FlashinferBuildResult) -> None:
     assert result.paths_inside == ()
     library = member(result.wheels[1], f"{PACKAGE}/jit_cache/norm/norm.so")
-    assert b"flashinfer/csrc/norm.cpp" in library
+    assert b"src/csrc/norm.cpp" in library
     generated = member(result.wheels[1], f"{PACKAGE}/jit_cache/silu_and_mul/silu_and_mul.so")
     assert b"build/generated/silu_and_mul.cpp" in generated
 
@@ -170,7 +176,7 @@ def test_a_compile_error_ends_the_build_and_the_next_run_goes_on_from_there(buil
     broken.write_text("int f( {\n")
     with pytest.raises(CompileError) as caught:
         build(asked)
-    assert "module norm does not compile" in caught.value.what
+    assert "norm/binding.o does not compile" in caught.value.what
     assert "binding.cpp" in caught.value.where
     assert not list(tmp_path.glob("out/*.whl"))
     broken.write_text(sound)

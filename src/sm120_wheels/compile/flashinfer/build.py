@@ -44,7 +44,10 @@ class FlashinferBuildRequest:
     """Compiles that ninja starts at once."""
     launcher: tuple[str, ...] = ()
     """Put in front of every compile. A change of it compiles everything again, so it must not name a run."""
-    launcher_environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of every program (the launcher's settings)."""
+    ldflags: tuple[str, ...] = ()
+    """Added to every link."""
     host_compiler: Path | None = None
     """g++ or another C++ compiler for nvcc, C++ sources and links; None for ``c++`` on PATH."""
     cubin_dir: Path | None = None
@@ -89,12 +92,12 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         python=request.python.absolute(),
         cuda_root=request.cuda_root.absolute(),
         arch=request.arch,
-        source=source,
         work=work,
         cubin_dir=request.cubin_dir,
         host_compiler=request.host_compiler,
         launcher=request.launcher,
-        launcher_environment=request.launcher_environment,
+        ldflags=request.ldflags,
+        extra=request.environment,
     )
     listed = listing.list_modules(
         source=source,

@@ -7,22 +7,20 @@ question is read back from the work folder.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.compile.cmake import clean_environment
 from sm120_wheels.compile.flashinfer.profiles import Choice
+from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.errors import ConfigureError, SettingError
 from sm120_wheels.files import content_key, sha256_file, write_json
 from sm120_wheels.process import describe_status, run
 
 _DRIVER = Path(__file__).with_name("aot_driver.py")
-#: Settings of the caller's shell that would change what is compiled.
-_DROPPED = ("FLASHINFER_", "TORCH", "NVCC_", "CUDA_", "PYTHON", "NCCL_", "BUILD_NVEP", "BUILD_NIXL", "BUILD_NCCL")
-_DROPPED_NAMES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "MAX_JOBS", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,43 +52,42 @@ def environment(
     python: Path,
     cuda_root: Path,
     arch: Arch,
-    source: Path,
     work: Path,
-    cubin_dir: Path | None,
-    host_compiler: Path | None,
+    cubin_dir: Path | None = None,
+    host_compiler: Path | None = None,
     launcher: Sequence[str] = (),
-    launcher_environment: Mapping[str, str] | None = None,
+    ldflags: Sequence[str] = (),
+    extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The whole environment of the driver and of ninja: nothing of the caller's shell that changes what is compiled.
 
-    Upstream's variables are read from its jit/cpp_ext.py, jit/core.py and jit/env.py. Absolute paths of the build are
-    mapped away from what ``__FILE__`` leaves in the libraries; the compilers take the last map that matches.
+    Upstream's variables are read from its jit/cpp_ext.py, jit/core.py and jit/env.py.
     """
-    prefix = python.parent.parent  # of the environment; the interpreter itself is often a link out of it
-    maps = [f"-ffile-prefix-map={old}={new}" for old, new in _path_maps(prefix, cuda_root, work, source)]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED) and k not in _DROPPED_NAMES}
     compiler = {"CC": str(host_compiler), "CXX": str(host_compiler)} if host_compiler else {}
-    return {
-        **kept,
-        **compiler,
-        "PATH": os.pathsep.join([str(cuda_root / "bin"), str(python.parent), kept.get("PATH", os.defpath)]),
-        "PYTHONPYCACHEPREFIX": str(work / "pycache"),
-        "CUDA_HOME": str(cuda_root),
-        "CUDA_PATH": str(cuda_root),
-        "NCCL_HOME": str(work / "no-nccl"),  # what is compiled must not depend on an NCCL that happens to be installed
-        "FLASHINFER_CUDA_ARCH_LIST": str(arch),
-        "FLASHINFER_NVCC_THREADS": "1",
-        "FLASHINFER_WORKSPACE_BASE": str(work / "workspace"),
-        "FLASHINFER_CUBIN_DIR": str(cubin_dir or work / "cubins"),
-        "FLASHINFER_NO_DOWNLOAD": "1",
-        "FLASHINFER_DISABLE_VERSION_CHECK": "1",
-        "FLASHINFER_LOGGING_LEVEL": "warning",
-        "FLASHINFER_EXTRA_CFLAGS": shlex.join(maps),
-        "FLASHINFER_EXTRA_CUDAFLAGS": shlex.join(f"-Xcompiler={option}" for option in maps),
-        "FLASHINFER_NVCC_LAUNCHER": _for_ninja(launcher),
-        "FLASHINFER_CXX_LAUNCHER": _for_ninja(launcher),
-        **(launcher_environment or {}),
-    }
+    return clean_environment(
+        {
+            **compiler,
+            "CUDA_HOME": str(cuda_root),
+            "CUDA_PATH": str(cuda_root),
+            # What is compiled must not depend on an NCCL that happens to be installed.
+            "NCCL_HOME": str(work / "no-nccl"),
+            "FLASHINFER_CUDA_ARCH_LIST": str(arch),
+            "FLASHINFER_NVCC_THREADS": "1",
+            "FLASHINFER_WORKSPACE_BASE": str(work / "workspace"),
+            "FLASHINFER_CUBIN_DIR": str(cubin_dir or work / "cubins"),
+            "FLASHINFER_NO_DOWNLOAD": "1",
+            "FLASHINFER_DISABLE_VERSION_CHECK": "1",
+            "FLASHINFER_LOGGING_LEVEL": "warning",
+            "FLASHINFER_NVCC_LAUNCHER": _for_ninja(launcher),
+            "FLASHINFER_CXX_LAUNCHER": _for_ninja(launcher),
+            "FLASHINFER_EXTRA_LDFLAGS": shlex.join(ldflags),
+            # Compiled Python beside the work, so that the source stays as it is and a second run starts sooner.
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(work / "pycache"),
+            **(extra or {}),
+        },
+        path=[python.parent, cuda_root / "bin"],
+    )
 
 
 def list_modules(
@@ -132,7 +129,12 @@ def list_modules(
         answer = work / "answer.json"
         answer.unlink(missing_ok=True)
         done = run(
-            [python, _DRIVER, work / "question.json", answer], env=env, log=log, on_line=on_line, check=False, cwd=work
+            [*no_network_prefix(), python, _DRIVER, work / "question.json", answer],
+            env=env,
+            log=log,
+            on_line=on_line,
+            check=False,
+            cwd=work,
         )
         if not done.ok or not answer.is_file():
             lines = done.output.strip().splitlines()
@@ -144,14 +146,6 @@ def list_modules(
             )
         write_json(answered, {"key": key, "answer": json.loads(answer.read_text(encoding="utf-8"))})
     return _listing(json.loads(answered.read_text(encoding="utf-8"))["answer"])
-
-
-def _path_maps(prefix: Path, cuda_root: Path, work: Path, source: Path) -> list[tuple[Path, str]]:
-    maps: dict[Path, str] = {}
-    for path, name in ((prefix, "python"), (cuda_root, "cuda"), (work, "build"), (source, "flashinfer")):
-        maps[path] = name
-        maps[path.resolve()] = name
-    return list(maps.items())
 
 
 def _for_ninja(launcher: Sequence[str]) -> str:

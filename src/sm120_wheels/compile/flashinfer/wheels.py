@@ -21,6 +21,7 @@ from build import BuildBackendException, ProjectBuilder
 from sm120_wheels import __version__, paths
 from sm120_wheels.arch import Arch
 from sm120_wheels.compile.flashinfer.listing import Module
+from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.errors import ConfigureError
 from sm120_wheels.process import describe_status, run
 from sm120_wheels.wheel.write import Member, from_bytes, from_file, write_archive
@@ -101,7 +102,7 @@ def build_python_wheel(
 
     def runner(cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
         done = run(
-            cmd,
+            [*no_network_prefix(), *cmd],
             cwd=Path(cwd) if cwd else None,
             env={**env, **settings, **(extra_environ or {})},
             log=log,
