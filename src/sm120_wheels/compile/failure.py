@@ -53,7 +53,8 @@ def _edge(target: str, following: list[str]) -> Failure:
         if re.match(r"(\[\d+/\d+\]|ninja: |\s*FAILED: )", line):
             break
         output.append(line.rstrip())
-    errors = [line for line in output if _ERROR_LINE.search(line)]
+    # gcc and nvcc word the death of one of their parts as an error of their own.
+    errors = [line for line in output if _ERROR_LINE.search(line) and not _KILLED.search(line)]
     shown = tuple((errors or output)[:_SHOWN])
     kind = "compile"
     if any(_NO_SPACE.search(line) for line in output):
