@@ -2,16 +2,17 @@
 
 Written for buffers (a memory-mapped library of 1.8 GB, a cubin inside it) and for speed: a library of a million
 symbols is walked with ``struct.iter_unpack``. Every offset is checked against the buffer first, so a file that was
-cut short gives one :class:`WheelInvalidError` and never a traceback. It writes nothing and knows nothing of CUDA.
+cut short gives one :class:`WheelInvalidError` and never a traceback. It writes nothing and knows nothing of CUDA;
+what the dynamic linker reads of a library is ``wheel/elf.py``'s.
 
-Format: System V ABI, chapters 4 and 5; GNU symbol versioning (Linux Standard Base, "Symbol Versioning").
+Format: System V ABI, chapters 4 and 5.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,7 +29,6 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELA = struct.Struct("<QQq")
 _REL = struct.Struct("<QQ")
-_DYNAMIC = struct.Struct("<qQ")
 
 SHT_RELA, SHT_NOBITS, SHT_REL = 4, 8, 9
 _SHN_XINDEX = 0xFFFF
@@ -180,42 +180,6 @@ class Elf:
                     for e in layout.iter_unpack(whole)
                 ]
         return []
-
-    def dynamic(self) -> dict[int, list[int]]:
-        """The dynamic section: tag -> its values, in file order."""
-        entries: dict[int, list[int]] = {}
-        data = self.content(".dynamic")
-        for tag, value in _DYNAMIC.iter_unpack(data[: len(data) // _DYNAMIC.size * _DYNAMIC.size]):
-            if tag == 0:
-                break
-            entries.setdefault(tag, []).append(value)
-        return entries
-
-    @cached_property
-    def _dynamic_strings(self) -> bytes:
-        return bytes(self.content(".dynstr"))
-
-    def dynamic_string(self, offset: int) -> str:
-        return _string(self._dynamic_strings, offset)
-
-    def needed_versions(self) -> Iterator[tuple[str, str]]:
-        """Each (library, version) of ``.gnu.version_r``: ``("libc.so.6", "GLIBC_2.17")``."""
-        data = self.content(".gnu.version_r")
-        at = 0
-        while at + 16 <= len(data):
-            _, count, file, aux, after = struct.unpack_from("<HHIII", data, at)
-            entry = at + aux
-            for _ in range(count):
-                if entry + 16 > len(data):
-                    raise self._damaged("the table of symbol versions points outside itself")
-                _, _, _, name, step = struct.unpack_from("<IHHII", data, entry)
-                yield self.dynamic_string(file), self.dynamic_string(name)
-                if step == 0:
-                    break
-                entry += step
-            if after == 0:
-                return
-            at += after
 
 
 def _string(table: bytes, offset: int) -> str:
