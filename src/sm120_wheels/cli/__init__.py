@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("sm120_wheels.cli.plan:command", "Show what a build would use, before anything is downloaded."),
     "check": ("sm120_wheels.cli.check:command", "Validate recipes, patches and locks."),
     "patches": ("sm120_wheels.cli.patches:command", "List the patches to upstream's sources."),
+    "audit": ("sm120_wheels.cli.audit:command", "Show what GPU code a wheel carries, and what a GPU would make of it."),
 }
 
 

@@ -137,7 +137,11 @@ def _read(subject: inputs.Subject, member: inputs.Member, targets: tuple[Capabil
         host = None
         if member.kind == "host":
             library = read_library(path, member=member.name)
-            host = None if library is None else host_facts(library.needed, library.rpath, library.versions, library.undefined)
+            host = (
+                None
+                if library is None
+                else host_facts(library.needed, library.rpath, library.versions, library.undefined)
+            )
         images = _images(member, buffer, where, targets)
     return Library(
         path=member.name,
@@ -179,9 +183,7 @@ def host_facts(
     )
 
 
-def _images(
-    member: inputs.Member, buffer: Buffer, where: str, targets: Sequence[Capability]
-) -> list[Image]:
+def _images(member: inputs.Member, buffer: Buffer, where: str, targets: Sequence[Capability]) -> list[Image]:
     images: list[Image] = []
     cubins: dict[int, Cubin] = {}
     for image, content in _contents(member, buffer, where):
@@ -201,9 +203,7 @@ def _images(
     return images
 
 
-def _contents(
-    member: inputs.Member, buffer: Buffer, where: str
-) -> Iterable[tuple[Image, Cubin | None]]:
+def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Cubin | None]]:
     if member.kind == "cubin":
         cubin = Cubin(buffer, where)
         yield _cubin_image(cubin, container=0, linkable=False, arch=cubin.arch, size=member.bytes), cubin
@@ -235,17 +235,20 @@ def _contents(
             )
             yield replace(image, compression=entry.compression, unpacked_bytes=entry.unpacked_bytes), None
         else:
-            yield Image(
-                container=entry.container,
-                kind=entry.kind,
-                arch=entry.arch,
-                linkable=entry.linkable,
-                bytes=entry.bytes_in_file,
-                unpacked_bytes=entry.unpacked_bytes,
-                compression=entry.compression,
-                compiler="",
-                kernels=(),
-            ), None
+            yield (
+                Image(
+                    container=entry.container,
+                    kind=entry.kind,
+                    arch=entry.arch,
+                    linkable=entry.linkable,
+                    bytes=entry.bytes_in_file,
+                    unpacked_bytes=entry.unpacked_bytes,
+                    compression=entry.compression,
+                    compiler="",
+                    kernels=(),
+                ),
+                None,
+            )
 
 
 def _cubin_image(cubin: Cubin, *, container: int, linkable: bool, arch: Arch, size: int) -> Image:

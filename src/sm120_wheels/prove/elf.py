@@ -75,7 +75,9 @@ class Elf:
         self.where = where
         if len(self.view) < _HEADER.size or bytes(self.view[:4]) != MAGIC:
             raise self._damaged("it does not start with an ELF header")
-        ident, kind, machine, _, _, _, shoff, flags, _, _, _, shentsize, shnum, shstrndx = _HEADER.unpack_from(self.view)
+        ident, kind, machine, _, _, _, shoff, flags, _, _, _, shentsize, shnum, shstrndx = _HEADER.unpack_from(
+            self.view
+        )
         if ident[4] != 2 or ident[5] != 1:
             raise self._damaged("only 64-bit little-endian files are read")
         self.abi_version: int = ident[8]

@@ -138,9 +138,7 @@ def entries(
         at, number = stop, number + 1
 
 
-def _container(
-    view: memoryview, at: int, stop: int, number: int, linkable: bool, where: str
-) -> Iterator[Entry]:
+def _container(view: memoryview, at: int, stop: int, number: int, linkable: bool, where: str) -> Iterator[Entry]:
     while at < stop:
         if at + _ENTRY.size > stop:
             raise _damaged(where, f"an entry of GPU code at byte {at} is cut short")
@@ -150,9 +148,7 @@ def _container(
         compression: Compression = "zstd" if flags & _FLAG_ZSTD else "lz4" if flags & _FLAG_LZ4 else "none"
         if compression != "none" and unpacked > MAX_UNPACKED_BYTES:
             raise _damaged(where, f"the entry at byte {at} claims to unpack to {unpacked} bytes")
-        suffix: Literal["", "a", "f"] = (
-            "a" if flags & _FLAG_ARCH_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
-        )
+        suffix: Literal["", "a", "f"] = "a" if flags & _FLAG_ARCH_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
         yield Entry(
             kind=_KINDS.get(kind, "other"),
             arch=Arch(sm // 10, sm % 10, suffix),

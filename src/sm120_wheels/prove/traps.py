@@ -117,9 +117,7 @@ def _find(cubins: Sequence[Cubin], work: Sequence[tuple[int, Kernel, bool]], arc
         if trap:
             found.append((index, trap))
             caught.add((index, kernel.symbol.index))
-    rest = [
-        (i, k) for i, k, _ in work if (i, k.symbol.index) not in caught and len(k.code) <= _LARGEST_READ_WHOLE
-    ]
+    rest = [(i, k) for i, k, _ in work if (i, k.symbol.index) not in caught and len(k.code) <= _LARGEST_READ_WHOLE]
     listings = disassemble([bytes(k.code) for _, k in rest], arch)
     for (index, kernel), instructions in zip(rest, listings, strict=True):
         trap = classify(cubins[index], kernel, instructions)
@@ -241,9 +239,7 @@ _IMMEDIATE = re.compile(r"^(U?R\d+),(?:RZ,RZ,)?(0x[0-9a-f]+)$")
 _HALVES = re.compile(r"^(R\d+),-RZ,RZ,([^,]+),([^,]+)$")
 
 
-def _references(
-    cubin: Cubin, kernel: Kernel, listing: Iterable[tuple[int, Instruction]]
-) -> tuple[set[str], list[str]]:
+def _references(cubin: Cubin, kernel: Kernel, listing: Iterable[tuple[int, Instruction]]) -> tuple[set[str], list[str]]:
     """The outside functions whose addresses these (index, instruction) load, and the strings, in order of use."""
     functions: set[str] = set()
     strings: list[str] = []

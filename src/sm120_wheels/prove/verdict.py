@@ -114,9 +114,7 @@ def _answer(libraries: Sequence[LibraryVerdict]) -> Answer:
     return "part" if lacking else "runs"
 
 
-def _judge_library(
-    library: Library, target: Capability, name: str, allow: AllowList, skipped: str
-) -> LibraryVerdict:
+def _judge_library(library: Library, target: Capability, name: str, allow: AllowList, skipped: str) -> LibraryVerdict:
     chosen = choose(library.images, target)
     picked = {index for index in chosen.values() if index is not None}
     counts: Counter[Class] = Counter()
