@@ -95,11 +95,11 @@ def command(
     if html is not None:
         write_text(html, to_html(results))
         console.note(f"page: {html}")
-    worst = [(found.name, failed) for found, _, failed in results if failed]
-    if worst:
+    failed_names = [found.name for found, _, failed in results if failed]
+    if failed_names:
         raise AuditFailedError(
-            f"the audit failed: {'; '.join(f'{name}, findings: {len(failed)}' for name, failed in worst)}",
-            why="\n".join(f.what for _, failed in worst for f in failed),
+            f"the audit of {', '.join(failed_names)} failed",
+            why="\n".join(f.what for _, _, failed in results for f in failed),
             hint="what is missing must be built; a trap that is known and harmless goes into the recipe's list of traps",
         )
     return max((EXIT_CODES[v.answer] for _, verdicts, _ in results for v in verdicts), default=0) if targets else 0

@@ -134,7 +134,7 @@ class Cubin:
         return needs
 
     def externs(self, kernel: Kernel) -> set[str]:
-        """Functions of the driver that the kernel may call, as the compiler listed them: ``vprintf``, ``__assertfail``."""
+        """Functions of the driver that the kernel may call, as the compiler listed them: ``vprintf``, …"""
         names: set[str] = set()
         for attribute, value in _attributes(self.elf.content(f".nv.info.{kernel.name}")):
             if attribute == _EXTERNS:

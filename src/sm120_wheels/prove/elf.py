@@ -1,4 +1,4 @@
-"""Reads the parts of 64-bit little-endian ELF files that the audit and the comparison need: sections, symbols, relocations.
+"""Reads what the audit and the comparison need of 64-bit little-endian ELF files: sections, symbols, relocations.
 
 Written for buffers (a memory-mapped library of 1.8 GB, a cubin inside it) and for speed: a library of a million
 symbols is walked with ``struct.iter_unpack``. Every offset is checked against the buffer first, so a file that was

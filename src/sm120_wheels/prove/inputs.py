@@ -97,12 +97,9 @@ def _installed(text: str) -> Subject:
     members = []
     for file in found.files or ():
         path = Path(str(file.locate())).resolve()
-        if (
-            path.is_file()
-            and path.is_relative_to(root)
-            and (m := _file_member(path, path.relative_to(root).as_posix()))
-        ):
-            members.append(m)
+        if path.is_file() and path.is_relative_to(root):
+            member = _file_member(path, path.relative_to(root).as_posix())
+            members += [member] if member else []
     return Subject(path=root, name=found.name, version=found.version, is_wheel=False, members=tuple(members))
 
 

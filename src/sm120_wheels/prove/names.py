@@ -51,7 +51,7 @@ def _demangler() -> ctypes.CDLL | None:
 
 @cache
 def demangle(mangled: str) -> str:
-    """The name as written in the source, or the mangled one where this machine has no libstdc++ or it is no C++ name."""
+    """The name as written in the source; the mangled one where it is no C++ name, or libstdc++ is missing."""
     library = _demangler()
     if library is None or not mangled.startswith("_Z"):
         return mangled

@@ -118,9 +118,8 @@ def _treemap(audit: Audit, verdict: Verdict | None) -> str:
     return (
         f"<h2>Where the bytes are</h2><p><span class='key live'></span> runs{which} "
         "<span class='key dead'></span> never runs there <span class='key host'></span> host code and data</p>"
-        f'<svg id="treemap" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="Sizes by library and architecture">'
-        + "".join(shapes)
-        + "</svg>"
+        f'<svg id="treemap" viewBox="0 0 {width:g} {height:g}" role="img" '
+        'aria-label="Sizes by library and architecture">' + "".join(shapes) + "</svg>"
     )
 
 
