@@ -1,0 +1,316 @@
+"""Reads what GPU code a wheel, library or object file carries. It states facts; :mod:`verdict` judges them.
+
+Members are read in parallel, the largest first, each in its own process: unpacking and hashing take the time, then
+walking the symbol tables. The traps (see :mod:`traps`) are looked for only in the code that one of the targets would
+load, since that needs a disassembler.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+from sm120_wheels.arch import Arch
+from sm120_wheels.errors import WheelInvalidError
+from sm120_wheels.prove import fatbin, inputs
+from sm120_wheels.prove.cubin import Cubin
+from sm120_wheels.prove.elf import Buffer, Elf
+from sm120_wheels.prove.traps import Trap, find_traps
+from sm120_wheels.wheel.elf import read_library
+
+Capability = tuple[int, int]
+
+#: Below this many bytes, starting worker processes takes longer than the reading.
+_WORTH_PROCESSES = 60 << 20
+
+#: Libraries whose soname carries CUDA's own major (libcufft, libcurand … count for themselves).
+_CUDA_SONAMES = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti|nvvm)\.so\.(\d+)$")
+_TORCH_LIBRARIES = re.compile(r"^lib(?:torch|c10)[\w-]*\.so")
+#: at::, c10::, torch:: and caffe2:: in mangled names: bound to one torch release. aoti_torch_* and torch_*: stable.
+_TORCH_CXX = re.compile(r"^_ZNK?(?:St\d+\w+I)?(?:2at|3c10|5torch|6caffe2)")
+_TORCH_STABLE = re.compile(r"^(?:aoti_)?torch_\w+$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One cubin or PTX text that a library carries."""
+
+    container: int
+    """Which fat binary (normally: which translation unit) of the library it is in."""
+    kind: fatbin.Kind
+    arch: Arch
+    linkable: bool
+    """Only a device linker reads it; the CUDA runtime does not load it."""
+    bytes: int
+    """In the file: header, payload, padding."""
+    unpacked_bytes: int
+    compression: fatbin.Compression
+    compiler: str
+    """The version of ptxas; for PTX the ISA version; nothing where it is not recorded."""
+    kernels: tuple[str, ...]
+    traps: tuple[Trap, ...] = ()
+    traps_unread: str = "no target would load it"
+    """Why traps were not looked for; empty where they were."""
+
+    @property
+    def target(self) -> str:
+        return f"compute_{self.arch.number}" if self.kind == "ptx" else self.arch.sm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What the dynamic linker will ask for."""
+
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    versions: dict[str, str]
+    """The highest version asked of each family: ``{"GLIBC": "2.17", "GLIBCXX": "3.4.29"}``."""
+    cuda_majors: tuple[int, ...]
+    torch_libraries: tuple[str, ...]
+    torch_symbols: int
+    """Symbols of torch's C++ ABI: bound to the torch release it was built against."""
+    torch_stable_symbols: int
+    """Symbols of torch's stable C ABI."""
+    cxx11_abi: bool | None
+    """Whether its C++ symbols are of the new std::string ABI; None where none tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    path: str
+    kind: inputs.Kind
+    bytes: int
+    packed_bytes: int
+    host: Host | None
+    images: tuple[Image, ...]
+
+    @property
+    def loadable(self) -> tuple[Image, ...]:
+        """The images that the runtime would choose from: of an unlinked object, what a linker would read."""
+        plain = tuple(i for i in self.images if not i.linkable and i.kind in ("sass", "ptx"))
+        return plain or tuple(i for i in self.images if i.kind in ("sass", "ptx"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    name: str
+    version: str
+    path: str
+    cuda_label: int | None
+    libraries: tuple[Library, ...]
+
+    @property
+    def gpu_libraries(self) -> tuple[Library, ...]:
+        return tuple(lib for lib in self.libraries if lib.images)
+
+
+def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: int = 0) -> Audit:
+    """Read a subject. ``targets`` are the compute capabilities for whose code traps are looked for.
+
+    ``workers`` 0 means one for each CPU this process may use. Raises :class:`WheelInvalidError` for what is damaged.
+    """
+    members = sorted(subject.members, key=lambda m: -m.bytes)
+    workers = min(len(members), workers or len(os.sched_getaffinity(0)))
+    if workers <= 1 or sum(m.bytes for m in members) < _WORTH_PROCESSES:
+        found = [_read(subject, member, tuple(targets)) for member in members]
+    else:
+        # spawn, not fork: the caller may have threads (a progress display, a test runner)
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            jobs = [pool.submit(_read, subject, member, tuple(targets)) for member in members]
+            found = [job.result() for job in jobs]
+    return Audit(
+        name=subject.name,
+        version=subject.version,
+        path=str(subject.path),
+        cuda_label=subject.cuda_label,
+        libraries=tuple(sorted(found, key=lambda lib: lib.path)),
+    )
+
+
+def _read(subject: inputs.Subject, member: inputs.Member, targets: tuple[Capability, ...]) -> Library:
+    where = f"{subject.path.name}: {member.name}" if subject.is_wheel else member.name
+    with inputs.mapped(subject, member) as (buffer, path):
+        host = None
+        if member.kind == "host":
+            library = read_library(path, member=member.name)
+            host = (
+                None
+                if library is None
+                else host_facts(library.needed, library.rpath, library.versions, library.undefined)
+            )
+        images = _images(member, buffer, where, targets)
+    return Library(
+        path=member.name,
+        kind=member.kind,
+        bytes=member.bytes,
+        packed_bytes=member.packed_bytes,
+        host=host,
+        images=tuple(images),
+    )
+
+
+def host_facts(
+    needed: Sequence[str], rpath: Sequence[str], versions: dict[str, frozenset[str]], undefined: Iterable[str]
+) -> Host:
+    """Sum up what a library asks of its surroundings."""
+    highest: dict[str, tuple[int, ...]] = {}
+    for version in (v for wanted in versions.values() for v in wanted):
+        if match := re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI|GCC)_([\d.]+)", version):
+            number = tuple(map(int, match[2].split(".")))
+            highest[match[1]] = max(highest.get(match[1], ()), number)
+    torch = stable = 0
+    cxx11: bool | None = None
+    for name in undefined:
+        torch += bool(_TORCH_CXX.match(name))
+        stable += bool(_TORCH_STABLE.match(name))
+        if "__cxx11" in name:
+            cxx11 = True
+        elif cxx11 is None and "SsRK" in name:  # the old std::string in an argument list
+            cxx11 = False
+    return Host(
+        needed=tuple(needed),
+        rpath=tuple(rpath),
+        versions={family: ".".join(map(str, number)) for family, number in sorted(highest.items())},
+        cuda_majors=tuple(sorted({int(m[1]) for n in needed if (m := _CUDA_SONAMES.match(n))})),
+        torch_libraries=tuple(n for n in needed if _TORCH_LIBRARIES.match(n)),
+        torch_symbols=torch,
+        torch_stable_symbols=stable,
+        cxx11_abi=cxx11,
+    )
+
+
+def _images(member: inputs.Member, buffer: Buffer, where: str, targets: Sequence[Capability]) -> list[Image]:
+    images: list[Image] = []
+    cubins: dict[int, Cubin] = {}
+    for image, content in _contents(member, buffer, where):
+        if isinstance(content, Cubin):
+            cubins[len(images)] = content
+        images.append(image)
+    wanted = {
+        index
+        for target in targets
+        for index in choose(images, target).values()
+        if index is not None and index in cubins
+    }
+    if wanted:
+        order = sorted(wanted)
+        for index, reading in zip(order, find_traps([cubins[i] for i in order]), strict=True):
+            images[index] = replace(images[index], traps=reading.traps, traps_unread=reading.unread)
+    return images
+
+
+def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Cubin | None]]:
+    if member.kind == "cubin":
+        cubin = Cubin(buffer, where)
+        yield _cubin_image(cubin, container=0, linkable=False, arch=cubin.arch, size=member.bytes), cubin
+        return
+    if member.kind == "ptx":
+        text = bytes(memoryview(buffer)).decode("utf-8", "replace")
+        yield _ptx_image(text, where, container=0, linkable=False, size=member.bytes), None
+        return
+    if member.kind == "fatbin":
+        entries = list(fatbin.entries(buffer, 0, member.bytes, where=where))
+    else:
+        entries = fatbin.entries_of_elf(Elf(buffer, where))
+    for entry in entries:
+        if entry.kind == "sass":
+            cubin = Cubin(entry.payload(buffer, where), f"{where} ({entry.target} code at byte {entry.offset})")
+            image = _cubin_image(
+                cubin,
+                container=entry.container,
+                linkable=entry.linkable,
+                # the entry's flags tell "f" apart, which old compilers did not note in the cubin
+                arch=entry.arch if entry.arch.suffix == "f" else cubin.arch,
+                size=entry.bytes_in_file,
+            )
+            yield replace(image, compression=entry.compression, unpacked_bytes=entry.unpacked_bytes), cubin
+        elif entry.kind == "ptx":
+            text = bytes(entry.payload(buffer, where)).decode("utf-8", "replace")
+            image = _ptx_image(
+                text, where, container=entry.container, linkable=entry.linkable, size=entry.bytes_in_file
+            )
+            yield replace(image, compression=entry.compression, unpacked_bytes=entry.unpacked_bytes), None
+        else:
+            yield (
+                Image(
+                    container=entry.container,
+                    kind=entry.kind,
+                    arch=entry.arch,
+                    linkable=entry.linkable,
+                    bytes=entry.bytes_in_file,
+                    unpacked_bytes=entry.unpacked_bytes,
+                    compression=entry.compression,
+                    compiler="",
+                    kernels=(),
+                ),
+                None,
+            )
+
+
+def _cubin_image(cubin: Cubin, *, container: int, linkable: bool, arch: Arch, size: int) -> Image:
+    return Image(
+        container=container,
+        kind="sass",
+        arch=arch,
+        linkable=linkable,
+        bytes=size,
+        unpacked_bytes=size,
+        compression="none",
+        compiler=cubin.compiler,
+        kernels=cubin.kernel_names(),
+    )
+
+
+def _ptx_image(text: str, where: str, *, container: int, linkable: bool, size: int) -> Image:
+    match = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", text, re.MULTILINE)
+    if match is None:
+        raise WheelInvalidError("PTX without a .target line", where=where)
+    version = re.search(r"^\s*\.version\s+([\d.]+)", text, re.MULTILINE)
+    number = int(match[1])
+    return Image(
+        container=container,
+        kind="ptx",
+        arch=Arch(number // 10, number % 10, match[2]),  # type: ignore[arg-type]
+        linkable=linkable,
+        bytes=size,
+        unpacked_bytes=size,
+        compression="none",
+        compiler=f"ISA {version[1]}" if version else "",
+        kernels=tuple(re.findall(r"^[^/\n]*\.entry\s+([\w$]+)", text, re.MULTILINE)),
+    )
+
+
+def choose(images: Sequence[Image], target: Capability) -> dict[int, int | None]:
+    """For each container, the index of the image that a GPU of this compute capability would run, or None.
+
+    Machine code before PTX; code of exactly this capability first (``a``, then ``f``, then plain), then that of the
+    highest lower minor of the same major; of PTX the highest that may be compiled for it. The CUDA guide gives the
+    order of preference only in part ("the most suitable"); among equals nothing here depends on it.
+    """
+    only_linkable = all(i.linkable for i in images)
+    best: dict[int, tuple[tuple[int, ...], int] | None] = {}
+    for index, image in enumerate(images):
+        if image.kind not in ("sass", "ptx") or (image.linkable and not only_linkable):
+            continue
+        best.setdefault(image.container, None)
+        if not _usable(image, target):
+            continue
+        rank = (
+            int(image.kind == "sass"),
+            *image.arch.capability,
+            {"a": 2, "f": 1, "": 0}[image.arch.suffix],
+        )
+        current = best[image.container]
+        if current is None or rank > current[0]:
+            best[image.container] = (rank, index)
+    return {container: None if b is None else b[1] for container, b in best.items()}
+
+
+def _usable(image: Image, target: Capability) -> bool:
+    if image.kind == "sass" or image.arch.suffix:
+        return image.arch.runs_on(target)
+    return image.arch.capability <= target

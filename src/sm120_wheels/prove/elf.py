@@ -1,0 +1,190 @@
+"""Reads what the audit and the comparison need of 64-bit little-endian ELF files: sections, symbols, relocations.
+
+Written for buffers (a memory-mapped library of 1.8 GB, a cubin inside it) and for speed: a library of a million
+symbols is walked with ``struct.iter_unpack``. Every offset is checked against the buffer first, so a file that was
+cut short gives one :class:`WheelInvalidError` and never a traceback. It writes nothing and knows nothing of CUDA;
+what the dynamic linker reads of a library is ``wheel/elf.py``'s.
+
+Format: System V ABI, chapters 4 and 5.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from sm120_wheels.errors import WheelInvalidError
+
+#: What can be read from: bytes, a memory map, or a window of either.
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+MAGIC = b"\x7fELF"
+EM_CUDA = 190
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA = struct.Struct("<QQq")
+_REL = struct.Struct("<QQ")
+
+SHT_RELA, SHT_NOBITS, SHT_REL = 4, 8, 9
+_SHN_XINDEX = 0xFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    index: int
+    name: str
+    type: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symbol:
+    index: int
+    name: str
+    value: int
+    size: int
+    type: int
+    bind: int
+    other: int
+    section: int
+    """Index of the section it is defined in; 0 means undefined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relocation:
+    offset: int
+    type: int
+    symbol: int
+    addend: int
+
+
+class Elf:
+    """One ELF file in a buffer. ``where`` names it in errors."""
+
+    def __init__(self, buffer: Buffer, where: str) -> None:
+        self.view = memoryview(buffer)
+        self.where = where
+        if len(self.view) < _HEADER.size or bytes(self.view[:4]) != MAGIC:
+            raise self._damaged("it does not start with an ELF header")
+        ident, kind, machine, _, _, _, shoff, flags, _, _, _, shentsize, shnum, shstrndx = _HEADER.unpack_from(
+            self.view
+        )
+        if ident[4] != 2 or ident[5] != 1:
+            raise self._damaged("only 64-bit little-endian files are read")
+        self.abi_version: int = ident[8]
+        self.type: int = kind
+        self.machine: int = machine
+        self.flags: int = flags
+        self.sections = self._read_sections(shoff, shentsize, shnum, shstrndx)
+        self._by_name = {s.name: s for s in reversed(self.sections)}
+
+    def _damaged(self, why: str) -> WheelInvalidError:
+        return WheelInvalidError(
+            "a binary is damaged or cut short", where=self.where, why=why, hint="fetch or build the file again"
+        )
+
+    def _window(self, offset: int, size: int, what: str) -> memoryview:
+        if offset < 0 or size < 0 or offset + size > len(self.view):
+            raise self._damaged(
+                f"{what} lies at bytes {offset} to {offset + size}, but the file ends at {len(self.view)}"
+            )
+        return self.view[offset : offset + size]
+
+    def _read_sections(self, offset: int, entry: int, count: int, names_at: int) -> list[Section]:
+        if offset == 0:
+            return []
+        if entry != _SECTION.size:
+            raise self._damaged(f"section headers of {entry} bytes")
+        if count == 0 or names_at == _SHN_XINDEX:  # more than 65,279 sections: the true numbers are in the first header
+            first = _SECTION.unpack(self._window(offset, entry, "the first section header"))
+            count = count or first[5]
+            names_at = first[6] if names_at == _SHN_XINDEX else names_at
+        raw = list(_SECTION.iter_unpack(self._window(offset, entry * count, "the section header table")))
+        if names_at >= len(raw):
+            raise self._damaged("the section names are missing")
+        names = bytes(self._window(raw[names_at][4], raw[names_at][5], "the section names"))
+        return [
+            Section(
+                index=i, name=_string(names, r[0]), type=r[1], flags=r[2], offset=r[4], size=r[5], link=r[6], info=r[7]
+            )
+            for i, r in enumerate(raw)
+        ]
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name."""
+        return self._by_name.get(name)
+
+    def data(self, section: Section) -> memoryview:
+        """A section's bytes; empty for one that takes no room in the file (.bss)."""
+        if section.type == SHT_NOBITS:
+            return self.view[:0]
+        return self._window(section.offset, section.size, f"section {section.name}")
+
+    def content(self, name: str) -> memoryview:
+        """The bytes of the first section of that name, or nothing where there is none."""
+        section = self.section(name)
+        return self.view[:0] if section is None else self.data(section)
+
+    def _strings(self, table: Section) -> memoryview:
+        if table.link >= len(self.sections):
+            raise self._damaged(f"section {table.name} refers to a missing string table")
+        return self.data(self.sections[table.link])
+
+    def symbols(self, table: str = ".symtab", keep: Callable[[int, int, int], bool] | None = None) -> list[Symbol]:
+        """The symbols of a table, or those for which ``keep(st_info, st_other, st_shndx)`` holds.
+
+        The filter comes before names are read: a cubin can have a thousand symbols for each kernel.
+        """
+        section = self.section(table)
+        if section is None:
+            return []
+        # One copy of the string table: slicing bytes is much faster than slicing a memoryview for each name.
+        strings = bytes(self._strings(section))
+        data = self.data(section)
+        whole = data[: len(data) // _SYMBOL.size * _SYMBOL.size]
+        return [
+            Symbol(
+                index=i,
+                name=_string(strings, name),
+                value=value,
+                size=size,
+                type=info & 15,
+                bind=info >> 4,
+                other=other,
+                section=shndx,
+            )
+            for i, (name, info, other, shndx, value, size) in enumerate(_SYMBOL.iter_unpack(whole))
+            if keep is None or keep(info, other, shndx)
+        ]
+
+    @cached_property
+    def _relocated_by(self) -> dict[str, Section]:
+        return {s.name: s for s in self.sections if s.type in (SHT_RELA, SHT_REL)}
+
+    def relocations(self, name: str) -> list[Relocation]:
+        """The relocations of the section of that name (its ``.rela`` or ``.rel`` partner), in file order."""
+        for prefix, layout in ((".rela", _RELA), (".rel", _REL)):
+            section = self._relocated_by.get(prefix + name)
+            if section is not None:
+                data = self.data(section)
+                whole = data[: len(data) // layout.size * layout.size]
+                return [
+                    Relocation(offset=e[0], type=e[1] & 0xFFFFFFFF, symbol=e[1] >> 32, addend=e[2] if len(e) > 2 else 0)
+                    for e in layout.iter_unpack(whole)
+                ]
+        return []
+
+
+def _string(table: bytes, offset: int) -> str:
+    """The NUL-terminated string at an offset of a string table; empty where the offset is outside."""
+    end = table.find(b"\0", offset)
+    return table[offset : end if end >= 0 else None].decode("utf-8", "replace")

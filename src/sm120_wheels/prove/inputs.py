@@ -1,0 +1,159 @@
+"""What can be proved: a wheel, a folder, an installed package, a library, an object file, a cubin, a fat binary.
+
+Each becomes a :class:`Subject`: a list of members that may hold GPU code, told from their names and first bytes, and
+a way to map one member into memory. Only such members are ever unpacked, one at a time for each worker, below a
+temporary folder that is removed afterwards. What the code is, is not looked at here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import mmap
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sm120_wheels.errors import WheelInvalidError
+from sm120_wheels.prove.elf import MAGIC as ELF_MAGIC
+from sm120_wheels.prove.fatbin import MAGIC as FATBIN_MAGIC
+from sm120_wheels.wheel.archive import WheelFile, open_wheel
+
+Kind = Literal["host", "cubin", "fatbin", "ptx"]
+
+_HEAD_BYTES = 64
+_NAMES = re.compile(r"\.(so(\.[\d.]+)?|o|cubin|fatbin|ptx|pyd|bin)$")
+_EM_CUDA = b"\xbe\x00"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    name: str
+    """Path inside the wheel or folder, with forward slashes; a file's own name."""
+    kind: Kind
+    bytes: int
+    packed_bytes: int
+    """Its size inside the archive; the same as ``bytes`` outside of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    path: Path
+    """The wheel, folder or file."""
+    name: str
+    version: str
+    """With its local label; empty where there is none."""
+    is_wheel: bool
+    members: tuple[Member, ...]
+
+    @property
+    def cuda_label(self) -> int | None:
+        """The CUDA major that a wheel's local version names: 13 for ``0.4.4+cu130.torch2.11``."""
+        match = re.search(r"(?:^|[.+_-])cu(\d{2})(\d)(?=$|[.+_-])", self.version.partition("+")[2])
+        return int(match[1]) if match else None
+
+
+def subject(text: str) -> Subject:
+    """Find out what the user named. Raises :class:`WheelInvalidError` where it is nothing that can be read."""
+    path = Path(text)
+    if path.suffix == ".whl":
+        with open_wheel(path) as wheel:
+            return Subject(
+                path=path,
+                name=wheel.filename.distribution,
+                version=str(wheel.filename.version),
+                is_wheel=True,
+                members=tuple(_wheel_members(wheel)),
+            )
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        members = [m for p in files if (m := _file_member(p, p.relative_to(path).as_posix()))]
+        return Subject(path=path, name=path.name, version="", is_wheel=False, members=tuple(members))
+    if path.is_file():
+        member = _file_member(path, path.name)
+        if member is None:
+            raise WheelInvalidError(
+                f"{path.name} is nothing that can hold GPU code",
+                where=str(path),
+                why="it starts like no ELF file, cubin, fat binary or PTX text",
+                hint="give a wheel (.whl), a library (.so), an object file (.o), a .cubin, a .fatbin, a .ptx or a folder",
+            )
+        return Subject(path=path, name=path.name, version="", is_wheel=False, members=(member,))
+    return _installed(text)
+
+
+def _installed(text: str) -> Subject:
+    try:
+        found = importlib.metadata.distribution(text)
+    except (importlib.metadata.PackageNotFoundError, ValueError) as exc:
+        raise WheelInvalidError(
+            f"{text} is neither a file nor an installed package",
+            hint="give the path of a wheel, library or folder, or the name of a package installed beside this program",
+        ) from exc
+    root = Path(str(found.locate_file(""))).resolve()
+    members = []
+    for file in found.files or ():
+        path = Path(str(file.locate())).resolve()
+        if path.is_file() and path.is_relative_to(root):
+            member = _file_member(path, path.relative_to(root).as_posix())
+            members += [member] if member else []
+    return Subject(path=root, name=found.name, version=found.version, is_wheel=False, members=tuple(members))
+
+
+def _wheel_members(wheel: WheelFile) -> Iterator[Member]:
+    for name in wheel.members:
+        if _may_hold_code(name, executable=wheel.executable(name)) and wheel.size(name) >= _HEAD_BYTES:
+            with wheel.open(name) as stream:
+                kind = _kind(name, stream.read(_HEAD_BYTES))
+            if kind:
+                yield Member(name=name, kind=kind, bytes=wheel.size(name), packed_bytes=wheel.packed_size(name))
+
+
+def _file_member(path: Path, name: str) -> Member | None:
+    with path.open("rb") as stream:
+        kind = _kind(name, stream.read(_HEAD_BYTES))
+    size = path.stat().st_size
+    return Member(name=name, kind=kind, bytes=size, packed_bytes=size) if kind else None
+
+
+def _may_hold_code(name: str, *, executable: bool) -> bool:
+    base = name.rpartition("/")[2]
+    return executable or "." not in base or bool(_NAMES.search(base))
+
+
+def _kind(name: str, head: bytes) -> Kind | None:
+    if head[:4] == ELF_MAGIC:
+        return "cubin" if head[18:20] == _EM_CUDA else "host"
+    if int.from_bytes(head[:4], "little") == FATBIN_MAGIC:
+        return "fatbin"
+    return "ptx" if name.endswith(".ptx") else None
+
+
+@contextlib.contextmanager
+def mapped(subject: Subject, member: Member) -> Iterator[tuple[mmap.mmap, Path]]:
+    """A member's bytes in memory, and a path where they lie as a file, for as long as the block runs.
+
+    A wheel's member is checked against RECORD as it is unpacked.
+    """
+    with contextlib.ExitStack() as stack:
+        if subject.is_wheel:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-prove-")))
+            with open_wheel(subject.path) as wheel:
+                path = wheel.extract(member.name, folder)
+        else:
+            path = subject.path / member.name if subject.path.is_dir() else subject.path
+        stream = stack.enter_context(path.open("rb"))
+        if path.stat().st_size == 0:
+            raise WheelInvalidError(f"{member.name} is empty", where=str(path))
+        buffer = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        stack.callback(_close, buffer)
+        yield buffer, path
+
+
+def _close(buffer: mmap.mmap) -> None:
+    """Unmap, unless something still looks into it; then the map goes with its last user."""
+    with contextlib.suppress(BufferError):
+        buffer.close()

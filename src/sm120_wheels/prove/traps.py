@@ -1,0 +1,284 @@
+"""Finds arch-guard traps: kernels that exist for a target, but whose code only says that they do not.
+
+CUTLASS, CuTe, PyTorch and others compile every kernel for every target and guard the body with ``#if``: on a target
+without the instructions, what is left prints a message, aborts, or is empty. Such a kernel looks like any other in a
+list of symbols. A kernel is called a trap when, following its machine code from the entry,
+
+- ``guard``: it can reach a call of ``vprintf`` or ``__assertfail`` in a kernel that loads the address of a string
+  known to be such a guard's message (:data:`GUARDS`). CUTLASS kernels of this kind hold other code too (barriers,
+  even stores by warps that do not multiply), but no launch of them can give a result;
+- ``report``: it can reach such a call with any other message, and never writes to global memory;
+- ``abort``: it can reach ``BPT.TRAP`` (``__trap()``, ``__brkpt()``), and never writes to global memory;
+- ``empty``: it does nothing but return.
+
+``assert`` and ``printf`` in a kernel that also works are not traps. What this cannot see: code of functions that are
+linked later (relocatable objects), and a string whose address is computed. Kernels that are empty by design are
+listed in :data:`EMPTY_BY_DESIGN`. Only kernels that can be one of these are disassembled (:func:`_candidates`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sm120_wheels.arch import Arch
+from sm120_wheels.prove.cubin import Cubin, Kernel
+from sm120_wheels.prove.sass import INSTRUCTION_BYTES, Instruction, decode, disassemble, readable_archs, target_of
+
+Reason = Literal["guard", "report", "abort", "empty"]
+
+#: Messages of known guards, with the project whose sources they come from.
+GUARDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("CUTLASS (CuTe)", re.compile(r"without CUTE_ARCH_\w+|CUTE_ARCH_\w+ is not defined")),
+    ("CUTLASS (CuTe)", re.compile(r"Support for cp\.async instructions has not been enabled")),
+    ("CUTLASS", re.compile(r"Arch conditional MMA instruction used without targeting")),
+    ("CUTLASS", re.compile(r"^%s not implemented$")),
+    ("PyTorch", re.compile(r"FATAL: kernel `.*` is for sm.* but was built for sm")),
+    ("FlashAttention", re.compile(r"FATAL: FlashAttention requires building with sm")),
+    ("FlashMLA", re.compile(r"This kernel only supports sm", re.IGNORECASE)),
+)
+_GUARD_BYTES = (
+    b"CUTE_ARCH_", b"cp.async instructions has not", b"Arch conditional MMA", b"not implemented",
+    b"FATAL: ", b"only supports sm", b"only supports SM",
+)  # fmt: skip
+
+#: Kernels that are empty in the source: CUB asks the runtime about this one to learn what it was compiled for.
+EMPTY_BY_DESIGN = re.compile(r"11EmptyKernel")
+
+_REPORTERS = {"vprintf", "__assertfail", "__assert_fail"}
+#: Opcodes that write to global memory (generic, global, reductions, atomics, surfaces, bulk and tensor copies).
+_WRITES = {
+    "ST", "STG", "RED", "REDG", "ATOM", "ATOMG", "SUST", "SURED", "SUATOM", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED",
+}  # fmt: skip
+#: Opcodes that a kernel without effect consists of.
+_IDLE = {"LDC", "LDCU", "ULDC", "MOV", "UMOV", "NOP", "EXIT", "ACQBULK", "PREEXIT"}
+
+# Opcode numbers (the low 12 bits of an instruction) of sm_70 to sm_121, read off nvdisasm's --hex output. They only
+# choose what is disassembled: a wrong one could hide a trap, so the tests compare them with nvdisasm.
+_OP_NOP, _OP_BPT, _OP_STG = 0x918, 0x95C, 0x986
+#: MOV, UMOV, IMAD and HFMA2 with an immediate: how ptxas puts an offset into a register.
+_OP_CONSTANTS = (0x802, 0x882, 0x424, 0x431)
+_SMALL = 8  # instructions; an empty kernel has three
+_LARGEST_READ_WHOLE = 64 << 10  # bytes; a kernel that does nothing is far smaller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trap:
+    kernel: str
+    """The mangled name."""
+    reason: Reason
+    message: str
+    """What it would print, where that could be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrapReading:
+    """What was found in some cubins. ``unread`` says why nothing was, and is empty where all was read."""
+
+    traps: tuple[Trap, ...]
+    unread: str = ""
+
+
+def find_traps(cubins: Sequence[Cubin]) -> list[TrapReading]:
+    """The traps of each cubin, in the order given.
+
+    Two runs of nvdisasm for each architecture: first the few instructions of reporting kernels that load addresses,
+    which tells the guards; then the whole code of small kernels that might do nothing.
+    """
+    readings: list[TrapReading | None] = [None] * len(cubins)
+    by_arch: dict[Arch, list[int]] = {}
+    for index, cubin in enumerate(cubins):
+        by_arch.setdefault(cubin.arch, []).append(index)
+    for arch, indices in by_arch.items():
+        work = [(i, k, suspect) for i in indices for k, suspect in _candidates(cubins[i])]
+        if work and arch.sm not in readable_archs():
+            unread = f"nvdisasm does not read {arch.sm}"
+            readings_of = {i: TrapReading(traps=(), unread=unread) for i in indices}
+        else:
+            found = _find(cubins, work, arch)
+            readings_of = {i: TrapReading(traps=tuple(t for j, t in found if j == i)) for i in indices}
+        for i, reading in readings_of.items():
+            readings[i] = reading
+    return [r for r in readings if r is not None]
+
+
+def _find(cubins: Sequence[Cubin], work: Sequence[tuple[int, Kernel, bool]], arch: Arch) -> list[tuple[int, Trap]]:
+    found: list[tuple[int, Trap]] = []
+    guarded = [(i, k, _address_loads(bytes(k.code))) for i, k, suspect in work if suspect]
+    flat = [bytes(k.code[n * INSTRUCTION_BYTES :][:INSTRUCTION_BYTES]) for _, k, at in guarded for n in at]
+    decoded = iter(decode(flat, arch))
+    caught = set()
+    for index, kernel, at in guarded:
+        listing = [(n, next(decoded)) for n in at]
+        trap = _guard(cubins[index], kernel, _references(cubins[index], kernel, listing))
+        if trap:
+            found.append((index, trap))
+            caught.add((index, kernel.symbol.index))
+    rest = [(i, k) for i, k, _ in work if (i, k.symbol.index) not in caught and len(k.code) <= _LARGEST_READ_WHOLE]
+    listings = disassemble([bytes(k.code) for _, k in rest], arch)
+    for (index, kernel), instructions in zip(rest, listings, strict=True):
+        trap = classify(cubins[index], kernel, instructions)
+        if trap:
+            found.append((index, trap))
+    return found
+
+
+def _candidates(cubin: Cubin) -> Iterator[tuple[Kernel, bool]]:
+    """The kernels that can be traps, told without disassembling them, and whether a guard's message is near."""
+    texts = bytes(cubin.elf.content(".nv.global.init"))
+    guarded = any(mark in texts for mark in _GUARD_BYTES)
+    for kernel in cubin.kernels:
+        code = bytes(kernel.code)
+        low, high = code[0::INSTRUCTION_BYTES], code[1::INSTRUCTION_BYTES]
+        small = len(low) - _count(low, high, _OP_NOP) <= _SMALL
+        if small and EMPTY_BY_DESIGN.search(kernel.name):
+            continue
+        reports = bool(cubin.externs(kernel) & _REPORTERS)
+        if guarded and reports:
+            yield kernel, True
+        elif small or (not _count(low, high, _OP_STG) and (reports or _count(low, high, _OP_BPT))):
+            yield kernel, False
+
+
+#: Maps the eighth byte of an instruction to 1 where its low bits are those of constant bank 4.
+_BANK_4 = bytes(b & 0x07 == 1 for b in range(256))
+
+
+def _address_loads(code: bytes) -> list[int]:
+    """Indices of the instructions that may use constant bank 4 or make a constant, in order.
+
+    The bank is in bits 54 to 58 of every instruction that reads one. Instructions that have other things there are
+    sorted out by the disassembly that follows.
+    """
+    low, high = code[0::INSTRUCTION_BYTES], code[1::INSTRUCTION_BYTES]
+    marks, upper = code[7::INSTRUCTION_BYTES].translate(_BANK_4), code[6::INSTRUCTION_BYTES]
+    found = [i for i, mark in enumerate(marks) if mark and upper[i] & 0xC0 == 0]
+    for opcode in _OP_CONSTANTS:
+        wanted, nibble = opcode & 0xFF, opcode >> 8
+        at = low.find(wanted)
+        while at >= 0:
+            if high[at] & 0xF == nibble:
+                found.append(at)
+            at = low.find(wanted, at + 1)
+    return sorted(set(found))
+
+
+def _count(low: bytes, high: bytes, opcode: int) -> int:
+    """How many instructions have this opcode number, given the first and second byte of each."""
+    wanted, nibble = opcode & 0xFF, opcode >> 8
+    count, at = 0, low.find(wanted)
+    while at >= 0:
+        count += high[at] & 0xF == nibble
+        at = low.find(wanted, at + 1)
+    return count
+
+
+def classify(cubin: Cubin, kernel: Kernel, instructions: Sequence[Instruction]) -> Trap | None:
+    """Whether a kernel is a trap, from its whole disassembly. See the module's docstring for what counts."""
+    reached = _reachable(instructions)
+    bases = {instructions[i].base for i in reached}
+    if bases <= _IDLE:
+        return Trap(kernel=kernel.name, reason="empty", message="")
+    references = _references(cubin, kernel, [(i, instructions[i]) for i in reached])
+    if trap := _guard(cubin, kernel, references):
+        return trap
+    names, messages = references
+    if bases & _WRITES or names - _REPORTERS:
+        return None
+    if names & _REPORTERS:
+        return Trap(kernel=kernel.name, reason="report", message=_one_line(messages[0] if messages else ""))
+    if any(instructions[i].opcode.startswith("BPT.TRAP") for i in reached):
+        return Trap(kernel=kernel.name, reason="abort", message="")
+    return None
+
+
+def _guard(cubin: Cubin, kernel: Kernel, references: tuple[set[str], list[str]]) -> Trap | None:
+    names, messages = references
+    guards = [m for m in messages if any(pattern.search(m) for _, pattern in GUARDS)]
+    if guards and (names | cubin.externs(kernel)) & _REPORTERS:
+        return Trap(kernel=kernel.name, reason="guard", message=_one_line(guards[0]))
+    return None
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _reachable(instructions: Sequence[Instruction]) -> list[int]:
+    """Indices of the instructions that control can reach from the entry, in order.
+
+    Nothing follows an unconditional EXIT, BRA, RET or BPT.TRAP. A branch whose target is computed may go anywhere.
+    """
+    seen: set[int] = set()
+    stack = [0]
+    while stack:
+        at = stack.pop()
+        while 0 <= at < len(instructions) and at not in seen:
+            seen.add(at)
+            instruction = instructions[at]
+            if instruction.base in ("BRX", "JMX", "BRXU", "JMXU"):
+                return list(range(len(instructions)))
+            target = target_of(instruction) if instruction.base in ("BRA", "CALL", "JMP", "BSSY") else None
+            if target is not None:
+                stack.append(target // INSTRUCTION_BYTES)
+            always = not instruction.predicate and "P" not in instruction.operands.split("0x")[0]
+            if always and (
+                instruction.base in ("EXIT", "BRA", "JMP", "RET") or instruction.opcode.startswith("BPT.TRAP")
+            ):
+                break
+            at += 1
+    return sorted(seen)
+
+
+_CONSTANT = re.compile(r"c\[0x4\]\[(U?R\d+|U?RZ)?\+?(-?0x[0-9a-f]+)?\]")
+_REGISTER = re.compile(r"^(U?R\d+),")
+_IMMEDIATE = re.compile(r"^(U?R\d+),(?:RZ,RZ,)?(0x[0-9a-f]+)$")
+_HALVES = re.compile(r"^(R\d+),-RZ,RZ,([^,]+),([^,]+)$")
+
+
+def _references(cubin: Cubin, kernel: Kernel, listing: Iterable[tuple[int, Instruction]]) -> tuple[set[str], list[str]]:
+    """The outside functions whose addresses these (index, instruction) load, and the strings, in order of use."""
+    functions: set[str] = set()
+    strings: list[str] = []
+
+    def refer(index: int) -> None:
+        symbol = cubin.symbols[index]
+        text = cubin.string_at(symbol)
+        if text is not None:
+            strings.append(text)
+        elif symbol.section == 0:
+            functions.add(symbol.name)
+
+    by_offset = {r.offset // INSTRUCTION_BYTES: r.symbol for r in cubin.elf.relocations(f".text.{kernel.name}")}
+    known: dict[str, int] = {}
+    for i, instruction in listing:
+        if i in by_offset and by_offset[i] < len(cubin.symbols):
+            refer(by_offset[i])
+        for register, offset in _CONSTANT.findall(instruction.operands):
+            at = known.get(register, -1) if register and not register.endswith("RZ") else 0
+            if at >= 0 and (symbol := cubin.addresses.get(at + int(offset or "0", 16))):
+                refer(symbol.index)
+        if written := _REGISTER.match(instruction.operands):
+            value = _constant(instruction)
+            known.pop(written[1], None)
+            if value is not None:
+                known[written[1]] = value
+    return functions, strings
+
+
+def _constant(instruction: Instruction) -> int | None:
+    """The constant that an instruction puts into its register, for the three ways ptxas writes one."""
+    if instruction.predicate:
+        return None
+    if instruction.base in ("MOV", "UMOV", "IMAD") and (match := _IMMEDIATE.match(instruction.operands)):
+        return int(match[2], 16)
+    if instruction.base == "HFMA2" and (match := _HALVES.match(instruction.operands)):
+        try:  # two half-precision immediates whose bits make the number
+            high, low = (struct.unpack("<H", struct.pack("<e", float(part)))[0] for part in match.groups()[1:])
+        except (ValueError, OverflowError):
+            return None
+        return int(high) << 16 | int(low)
+    return None
