@@ -10,6 +10,7 @@ for a while. It does not compile anything.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import fcntl
@@ -42,6 +43,8 @@ _SAVE_S = 5.0
 _PING_S = 20.0
 _RECORD_S = 1.0
 _LINGER_S = 60.0
+#: A status is one packet, which the kernel limits to about 200 kB.
+_MOST_LISTED = 200
 #: A build tool starts its launchers one after another. The first may not take the cores from larger ones a moment
 #: behind them, so new arrivals are heard out: until none came for the quiet time, at most for the longest.
 _GATHER_QUIET_S = 0.012
@@ -66,6 +69,7 @@ class Broker:
         self._sampled = self._measured = self._saved = self._pinged = self._recorded = self._busy = now
         self._sample_gap = _SAMPLE_S
         self._stop = False
+        self._wake = -1
         self._used = self._most_used = 0
         self._gathering_since: float | None = None
         self._last_arrival = self._born = now
@@ -73,16 +77,16 @@ class Broker:
 
     def serve(self) -> None:
         """Listen until idle or told to stop by SIGTERM."""
-        signal.signal(signal.SIGTERM, self._on_stop)
-        signal.signal(signal.SIGINT, self._on_stop)
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(_listening(self._path))
             inode = self._path.stat().st_ino
             stack.callback(self._selector.close)
             self._selector.register(listener, selectors.EVENT_READ, None)
-            wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            wake = self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             stack.callback(os.close, wake)
             self._selector.register(wake, selectors.EVENT_READ, wake)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                stack.callback(signal.signal, number, signal.signal(number, self._on_stop))
             self._knowledge.on_footprint = lambda: os.eventfd_write(wake, 1)
             while not self._stop:
                 for key, _ in self._selector.select(self._timeout()):
@@ -104,6 +108,7 @@ class Broker:
 
     def _on_stop(self, signum: int, frame: object) -> None:
         self._stop = True
+        os.eventfd_write(self._wake, 1)
 
     def _timeout(self) -> float:
         if self._gathering_since is not None:
@@ -210,6 +215,8 @@ class Broker:
         client.reserved = message.number("held")
         client.started = now - message.number("elapsed_ms") / 1000
         client.stage = Stage.RUNNING
+        client.kills_before = budget.oom_kills()
+        client.group = sampling.process_group(client.pid)
         self._policy.resume(
             Task(
                 key=client.uid,
@@ -393,8 +400,9 @@ class Broker:
             "running_count": len(running),
             "waiting_count": len(waiting),
             "why_waiting": self._policy.why_waiting(now),
-            "running": [c.summary(now) for c in running[:400]],
-            "waiting": [c.summary(now) for c in waiting[:400]],
+            "waiting_in": dict(collections.Counter(c.origin.session for c in waiting)),
+            "running": [c.summary(now) for c in running[:_MOST_LISTED]],
+            "waiting": [c.summary(now) for c in waiting[:_MOST_LISTED]],
         }
 
     def _send(self, client: Client, packet: bytes) -> None:
@@ -403,9 +411,9 @@ class Broker:
         except BlockingIOError:
             return  # a full buffer means that it does not read; a ping or a status is not worth waiting for
         except OSError as exc:
-            if exc.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
+            if exc.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.EMSGSIZE):
                 raise
-            # its end is read as end of file in the next round
+            # a lost one is read as end of file in the next round
 
     def _record(self, path: str, record: dict[str, Any]) -> None:
         if not path:

@@ -18,7 +18,7 @@ from sm120_wheels.compile.predict import Model, Prediction, bias_of, fit, key_of
 from sm120_wheels.compile.profile import Footprint, Profile, Store, read_profile
 from sm120_wheels.errors import SettingError
 
-_VERSION_TIMEOUT_S = 10.0
+_VERSION_TIMEOUT_S = 3.0
 #: Compiles shorter than this are not worth reading their headers for.
 _WORTH_SCANNING_S = 2.0
 #: Compilers whose own process does not do the work (its server does): what they are seen to take teaches nothing.

@@ -104,14 +104,15 @@ def progress_of(
     finals = {r["uid"]: r for r in records if r["kind"] in ("end", "turn") and not r.get("retry")}
     running = [c for c in status["running"] if c["session"] == session and c["uid"] not in finals]
     waiting = [c for c in status["waiting"] if c["session"] == session]
+    waiting_count = status["waiting_in"].get(session, 0)
     return Progress(
         done=len(finals),
         running=tuple(
             RunningUnit(source=c["source"], seconds=c["for_s"], expected_seconds=c["expected_s"], used=c["used"])
             for c in sorted(running, key=lambda c: -c["for_s"])
         ),
-        waiting=len(waiting),
-        total=max(len(profile.units), len(finals) + len(running) + len(waiting)) if profile else None,
+        waiting=waiting_count,
+        total=max(len(profile.units), len(finals) + len(running) + waiting_count) if profile else None,
         used=status["used"],
         held=status["held"],
         budget=status["budget"],

@@ -17,6 +17,8 @@ from pathlib import Path
 from sm120_wheels import paths
 
 MESSAGE_MAX = 1 << 20
+#: Raised with every change of the messages: an old broker is then not found by new launchers.
+_NAME = "broker-1"
 #: sun_path holds 108 bytes with its NUL; the launcher puts endings behind it only for files.
 _SOCKET_MAX = 100
 
@@ -58,11 +60,11 @@ def socket_path(root: Path | None = None) -> Path:
     folder in a folder that only this user can enter.
     """
     base = paths.runtime_root() if root is None else root
-    path = base / "broker"
+    path = base / _NAME
     if len(os.fsencode(path)) <= _SOCKET_MAX and not any(c.isspace() for c in str(path)):
         return path
     digest = hashlib.sha256(os.fsencode(base)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"sm120-{os.getuid()}-{digest}" / "broker"
+    return Path(tempfile.gettempdir()) / f"sm120-{os.getuid()}-{digest}" / _NAME
 
 
 def make_private_folder(folder: Path) -> None:
