@@ -1,0 +1,132 @@
+"""Predictions: where they come from, what margin they carry, and how they learn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sm120_wheels.compile.budget import GIB, MIB
+from sm120_wheels.compile.command import CompileCommand, parse
+from sm120_wheels.compile.knowledge import Knowledge, Origin
+from sm120_wheels.compile.predict import Prediction, bias_of, fit, key_of, margin, predict
+from sm120_wheels.compile.profile import Footprint, Profile, Store, Unit, read_profile
+from sm120_wheels.paths import recipes_root
+
+SHIPPED = recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a.csv"
+
+
+def command(source: str = "/b/src/csrc/gemm/a.cu", flags: str = "-arch=sm_120a") -> CompileCommand:
+    return parse(["nvcc", *flags.split(), "-c", source, "-o", "a.o"], "/b")
+
+
+def predicted(what: CompileCommand, store: Store, profile: Profile | None = None, bias: float = 1.0) -> Prediction:
+    return predict(what, compiler="nvcc 13", store=store, profile=profile, footprint=None, model=None, bias=bias)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store.json")
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return Profile(units={"csrc/gemm/a.cu": Unit(source="csrc/gemm/a.cu", peak=4 * GIB, seconds=90)})
+
+
+def test_the_profile_is_found_wherever_the_sources_lie(store: Store, profile: Profile) -> None:
+    found = predicted(command(), store, profile)
+    assert (found.basis, found.seconds) == ("profile", 90)
+    assert 4 * GIB < found.memory < 4.3 * GIB
+
+
+def test_what_was_measured_here_comes_first(store: Store, profile: Profile) -> None:
+    store.add(replace(key_of(command(), "nvcc 13"), peak=5 * GIB, seconds=70.0))
+    found = predicted(command(), store, profile)
+    assert (found.basis, found.expected, found.seconds) == ("measured", 5 * GIB, 70)
+
+
+def test_the_same_source_with_other_flags_is_similar(store: Store) -> None:
+    store.add(replace(key_of(command(), "nvcc 13"), peak=5 * GIB, seconds=70.0))
+    found = predicted(command(flags="-arch=sm_120a -G"), store)
+    assert found.basis == "similar"
+    assert found.memory > 5.5 * GIB
+
+
+def test_targets_compiled_at_once_multiply_memory_and_in_turn_multiply_time(store: Store, profile: Profile) -> None:
+    two = "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120a,code=sm_120a"
+    in_turn = predicted(command(flags=two), store, profile)
+    at_once = predicted(command(flags=two + " --threads 2"), store, profile)
+    assert (in_turn.expected, in_turn.seconds) == (4 * GIB, 180)
+    assert (at_once.expected, at_once.seconds) == (8 * GIB, 90)
+
+
+def test_nothing_known_gives_a_careful_default(store: Store) -> None:
+    assert (predicted(command(), store).basis, predicted(command(), store).memory) == ("default", 4 * GIB)
+    assert predicted(command("/b/x.cc"), store).memory < 4 * GIB
+
+
+def test_a_build_whose_profile_lies_is_corrected_after_two_ends(store: Store, profile: Profile) -> None:
+    assert bias_of([]) == bias_of([2.3]) == 1.0
+    bias = bias_of([math.log(10), math.log(9)])
+    assert bias == pytest.approx(9)
+    assert predicted(command(), store, profile, bias).memory > 36 * GIB
+    assert bias_of([math.log(0.1), math.log(0.1)]) == 1.0, "too large is never corrected downwards"
+
+
+def test_margins_follow_past_errors() -> None:
+    assert margin("similar", [0.0] * 7) == pytest.approx(1.15), "too few errors to learn from"
+    assert margin("similar", [math.log(1.4)] * 20) == pytest.approx(1.4)
+    assert margin("profile", [0.0] * 50) == pytest.approx(1.03), "never below the least"
+
+
+def test_the_model_covers_nearly_all_files_it_was_not_fitted_on() -> None:
+    units = [u for u in read_profile(SHIPPED).units.values() if u.footprint is not None]
+    covered = 0
+    for left_out in units:
+        model = fit([u for u in units if u is not left_out])
+        assert model is not None
+        found = predict(
+            command("/b/somewhere/else/" + left_out.source.rpartition("/")[2]),
+            compiler="nvcc 13",
+            store=Store(Path("/nonexistent")),
+            profile=None,
+            footprint=left_out.footprint,
+            model=model,
+        )
+        assert found.basis == "model"
+        covered += found.memory >= left_out.peak
+    assert covered / len(units) >= 0.9
+
+
+def test_a_model_needs_eight_files() -> None:
+    units = [Unit(source="a.cu", peak=GIB, seconds=1, footprint=Footprint(files=1, size=1))] * 8
+    assert fit(units[:7]) is None
+    assert fit(units) is not None
+
+
+def test_knowledge_outlives_the_broker_and_a_kill_teaches_only_upwards(tmp_path: Path) -> None:
+    origin = Origin(package="p", session="s", store=str(tmp_path / "p.json"))
+    compiler = tmp_path / "nvcc"
+    compiler.write_text("#!/bin/sh\necho fake 1.0\n")
+    compiler.chmod(0o755)
+    what = parse([str(compiler), "-c", "/b/csrc/gemm/a.cu"], "/b")
+    first = Knowledge()
+    guess = first.predict(what, origin)
+    first.learn(what, origin, guess, peak=300 * MIB, seconds=1.5, cpu_seconds=1.0, complete=False)
+    assert first.predict(what, origin).basis == "default", "a killed compile has no peak to remember"
+    first.learn(what, origin, guess, peak=300 * MIB, seconds=1.5, cpu_seconds=1.0, complete=True)
+    first.save()
+    again = Knowledge().predict(what, origin)
+    assert (again.basis, again.expected, again.seconds) == ("measured", 300 * MIB, 1.5)
+
+
+def test_a_damaged_store_is_started_anew(tmp_path: Path) -> None:
+    (tmp_path / "store.json").write_text('{"format": 1, "entries": [{"sour')
+    store = Store(tmp_path / "store.json")
+    assert store.entries == {}
+    store.add(replace(key_of(command(), "nvcc 13"), peak=1, seconds=1.0))
+    store.save()
+    assert len(Store(tmp_path / "store.json").entries) == 1

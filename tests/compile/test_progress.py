@@ -1,0 +1,85 @@
+"""Progress: what is told, and how little of it where nobody looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from sm120_wheels.compile.budget import MIB
+from sm120_wheels.compile.profile import Profile, Unit
+from sm120_wheels.compile.progress import Progress, RunningUnit, SparseLines, progress_of, render
+
+
+def status(**other: Any) -> dict[str, Any]:
+    client = {"uid": "r", "source": "/w/k/r.cu", "session": "s", "used": 90 * MIB, "needs": 100 * MIB}
+    return {
+        "cores": 1,
+        "budget": 400 * MIB,
+        "held": 100 * MIB,
+        "used": 90 * MIB,
+        "why_waiting": "cores",
+        "running": [{**client, "for_s": 4.0, "expected_s": 10.0}, {**client, "uid": "x", "session": "another"}],
+        "waiting": [{**client, "uid": "w", "source": "/w/k/w.cu", "for_s": 9.0, "expected_s": 20.0}],
+        "waiting_in": {"s": 1},
+        **other,
+    }
+
+
+PROFILE = Profile(
+    units={f"k/{n}.cu": Unit(source=f"k/{n}.cu", peak=50 * MIB, seconds=30) for n in ("r", "w", "done", "unseen")}
+)
+DONE = {"kind": "end", "uid": "d", "source": "/w/k/done.cu", "retry": False}
+
+
+def progress(done: int = 1, total: int | None = 10) -> Progress:
+    return Progress(
+        done=done,
+        running=(RunningUnit(source="/w/a.cu", seconds=9, expected_seconds=3, used=MIB),),
+        waiting=2,
+        total=total,
+        used=MIB,
+        held=MIB,
+        budget=4 * MIB,
+        why_waiting="memory",
+        killed=1,
+        seconds_left=61.0,
+    )
+
+
+def test_only_this_builds_files_count_and_the_rest_comes_from_the_profile() -> None:
+    told = progress_of(status(), [DONE], session="s", profile=PROFILE)
+    assert (told.done, len(told.running), told.waiting, told.total) == (1, 1, 1, 4)
+    assert told.seconds_left == 6 + 20 + 30
+    assert "1 of 4 compiled, 1 running, 1 waiting for cores" in told.line()
+    assert told.line().endswith("about 56.0 s left")
+
+
+def test_without_a_profile_no_total_and_no_time_are_made_up() -> None:
+    told = progress_of(status(), [DONE], session="s", profile=None)
+    assert (told.total, told.seconds_left) == (None, None)
+    assert "left" not in told.line()
+
+
+def test_off_a_terminal_a_line_comes_at_most_every_half_minute_or_tenth() -> None:
+    now = [0.0]
+    said: list[str] = []
+    lines = SparseLines(said.append, clock=lambda: now[0])
+    for second in range(61):
+        now[0] = second
+        lines.tell(progress(done=0, total=10))
+    assert len(said) == 2
+    lines.tell(progress(done=1, total=10))
+    lines.tell(progress(done=1, total=10))
+    assert len(said) == 3
+    assert "1 killed and tried again" in said[-1]
+
+
+def test_the_live_view_shows_files_memory_and_what_runs() -> None:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(render(progress()))
+    text = console.export_text()
+    assert "a.cu" in text
+    assert "1/10" in text
+    assert "of 4.2 MB" in text

@@ -1,0 +1,54 @@
+"""The simulator: the policy on a made-up clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sm120_wheels.compile.budget import GIB
+from sm120_wheels.compile.policy import Task, lower_bound
+from sm120_wheels.compile.predict import reserved
+from sm120_wheels.compile.profile import read_profile
+from sm120_wheels.compile.simulate import fixed_jobs, simulate
+from sm120_wheels.paths import recipes_root
+
+TASKS = st.lists(st.tuples(st.integers(1, 100), st.floats(0.5, 50)), min_size=1, max_size=20).map(
+    lambda rows: [Task(key=f"t{i}", memory=m, seconds=s) for i, (m, s) in enumerate(rows)]
+)
+
+
+@given(TASKS, st.integers(1, 8), st.integers(100, 300))
+def test_no_simulation_beats_the_lower_bound_or_uses_more_than_the_budget(
+    tasks: list[Task], cores: int, budget: int
+) -> None:
+    outcome = simulate(tasks, cores=cores, budget=budget)
+    assert set(outcome.starts) == {t.key for t in tasks}
+    assert outcome.peak <= budget
+    assert outcome.makespan >= lower_bound(tasks, cores=cores, budget=budget) - 1e-6
+    assert outcome.makespan <= sum(t.seconds for t in tasks) + 1e-6
+
+
+def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget() -> None:
+    """The benchmark's promise at the machines it is most often built on; benchmarks/schedule.py has the whole table."""
+    true = read_profile(recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a.csv").tasks()
+    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
+    truth = {t.key: (t.memory, t.seconds) for t in true}
+    for cores, gib in ((2, 24), (16, 48), (16, 64), (64, 128)):
+        outcome = simulate(predicted, cores=cores, budget=gib * GIB, truth=truth)
+        assert outcome.peak <= gib * GIB
+        assert outcome.makespan <= 1.10 * lower_bound(true, cores=cores, budget=gib * GIB)
+
+
+def test_a_fixed_job_count_takes_the_next_in_the_order_given() -> None:
+    tasks = [Task(key=k, memory=10, seconds=s) for k, s in (("a", 1.0), ("b", 1.0), ("c", 5.0))]
+    outcome = fixed_jobs(tasks, jobs=2)
+    assert outcome.starts == {"a": 0.0, "b": 0.0, "c": 1.0}
+    assert (outcome.makespan, outcome.peak) == (6.0, 20)
+    assert simulate(tasks, cores=2, budget=100).makespan == 5.0
+
+
+def test_a_narrow_window_hides_the_longest_from_the_policy() -> None:
+    tasks = [Task(key=f"s{i}", memory=1, seconds=1.0) for i in range(8)] + [Task(key="long", memory=1, seconds=8.0)]
+    assert simulate(tasks, cores=2, budget=100).makespan == pytest.approx(8.0)
+    assert simulate(tasks, cores=2, budget=100, window=2).makespan > 8.0
