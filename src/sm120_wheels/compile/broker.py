@@ -47,7 +47,7 @@ _LINGER_S = 60.0
 _MOST_LISTED = 200
 #: A build tool starts its launchers one after another. The first may not take the cores from larger ones a moment
 #: behind them, so new arrivals are heard out: until none came for the quiet time, at most for the longest.
-_GATHER_QUIET_S = 0.012
+_GATHER_QUIET_S = 0.008
 _GATHER_LONGEST_S = 0.5
 #: Launchers that wait for a new broker look for it every tenth of a second.
 _YOUNG_S = 1.0
