@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from sm120_wheels import paths
@@ -35,20 +34,18 @@ def command(cuda: str, as_json: bool) -> int:
     if as_json:
         out.print_json(json.dumps({"cuda": cuda, "ok": not failures, "checks": [asdict(check) for check in checks]}))
     else:
-        out.print(_table(checks))
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            out.print(_line(check, width))
         count = len(failures)
         out.print("Nothing failed." if not failures else f"{count} {'check' if count == 1 else 'checks'} failed.")
     return ToolMissingError.exit_code if failures else 0
 
 
-def _table(checks: list[doctor.Check]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for _ in range(2):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for check in checks:
-        detail = Text(check.detail)
-        if check.mend:
-            detail.append(f"\ndo: {check.mend}", style="bold")
-        table.add_row(Text(check.state, style=_STYLES[check.state]), Text(check.name), detail)
-    return table
+def _line(check: doctor.Check, width: int) -> Text:
+    line = Text(f"{check.state:<10}", style=_STYLES[check.state])
+    line.append(f"  {check.name:<{width}}  {check.detail}", style="default")
+    if check.mend:
+        indent = "\n" + " " * (width + 14)
+        line.append(f"{indent}do: " + check.mend.replace("\n", f"{indent}    "), style="bold")
+    return line

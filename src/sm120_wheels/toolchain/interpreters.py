@@ -14,11 +14,14 @@ from sm120_wheels import process
 from sm120_wheels.errors import SettingError, Sm120Error, ToolMissingError
 
 _PROBE = """
-import json, platform, sys, sysconfig
-import os
+import json, os, platform, sys, sysconfig
 include = sysconfig.get_paths()["include"]
+executable = sys.executable
+if sys.prefix != sys.base_prefix:  # in a virtual environment; sys._base_executable is right from 3.11 on only
+    named = os.path.join(sys.base_prefix, "bin", "python%d.%d" % sys.version_info[:2])
+    executable = named if os.path.exists(named) else sys._base_executable
 print(json.dumps({
-    "executable": getattr(sys, "_base_executable", None) or sys.executable,
+    "executable": executable,
     "version": platform.python_version(),
     "implementation": sys.implementation.name,
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
