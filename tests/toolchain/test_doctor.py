@@ -69,7 +69,7 @@ def test_only_failures_carry_a_mend_and_each_failure_does() -> None:
         numa=None,
         package_manager="",
         git="",
-        gpus=(replace(GOOD.gpus[0], driver="535.1"),),
+        gpus=(replace(GOOD.gpus[0], driver="470.1"),),
     )
     checks = examine(bad, cuda="12.9")
     assert len(doctor.failed(checks)) == 12

@@ -62,7 +62,7 @@ def test_without_root_it_is_unpacked_once_recorded_and_links(
     }
     source = tmp_path / "n.c"
     source.write_text("#include <numa.h>\nint main(void) { return numa_available() < -1; }\n")
-    gcc = ["gcc", f"-I{found.include_dir}", source, found.library, "-o", tmp_path / "n"]
+    gcc: list[str | Path] = ["gcc", f"-I{found.include_dir}", source, found.library, "-o", tmp_path / "n"]
     subprocess.run(gcc, check=True)
     needed = subprocess.run(["readelf", "-d", tmp_path / "n"], capture_output=True, text=True, check=True).stdout
     assert "[libnuma.so.1]" in needed
