@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120_wheels.errors import CommandError, DownloadError, NoSpaceError, Sm120Error
+from sm120_wheels.errors import CommandError, DownloadError, NoSpaceError, OfflineError, Sm120Error
 from sm120_wheels.toolchain.indexes import IndexSettings
 from sm120_wheels.toolchain.locks import LockRequest
 from sm120_wheels.toolchain.uv import explain, install, unwrapped, uv_binary, uv_environment
@@ -14,9 +14,9 @@ from sm120_wheels.toolchain.uv import explain, install, unwrapped, uv_binary, uv
 SETTINGS = IndexSettings(first={}, fallback={}, source="uv's default")
 
 
-def explained(output: str) -> Sm120Error:
+def explained(output: str, *, offline: bool = False) -> Sm120Error:
     locks = [LockRequest(path=Path("/locks/x.txt"))]
-    return explain(output, entries=(), locks=locks, settings=SETTINGS, cache_root=Path("/tmp"))
+    return explain(output, entries=(), locks=locks, settings=SETTINGS, cache_root=Path("/tmp"), offline=offline)
 
 
 def test_a_full_disk_is_no_space() -> None:
@@ -38,6 +38,12 @@ def test_a_server_that_answers_with_an_error_is_a_download_error() -> None:
     assert isinstance(caught, DownloadError)
     assert "503 Service Unavailable" in caught.what
     assert caught.where == "https://mirror.example/simple/x/"
+
+
+def test_offline_a_version_that_a_local_place_lacks_is_missing_from_the_cache() -> None:
+    output = "error: No solution found\n  cause: Because there is no version of x==1.0 and you require x==1.0, no.\n"
+    assert isinstance(explained(output, offline=True), OfflineError)
+    assert isinstance(explained(output), DownloadError)
 
 
 def test_what_is_not_known_shows_only_the_essential_lines() -> None:

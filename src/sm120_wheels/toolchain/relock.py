@@ -54,7 +54,14 @@ def resolve_lock(source: Path, current: str, *, cache_root: Path, upgrade: bool)
         finished = process.run(argv, cwd=Path(folder), env=environment, check=False)
         if not finished.ok:
             requests = [LockRequest(path=source)]
-            raise uv.explain(finished.output, entries=(), locks=requests, settings=settings, cache_root=cache_root)
+            raise uv.explain(
+                finished.output,
+                entries=(),
+                locks=requests,
+                settings=settings,
+                cache_root=cache_root,
+                offline=False,
+            )
         read_lock(lock)
         return lock.read_text(encoding="utf-8")
 

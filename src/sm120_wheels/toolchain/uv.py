@@ -109,7 +109,14 @@ def install(
         env = {**base, **settings.first, **settings.fallback}
         finished = process.run(argv, cwd=workdir, env=env, on_line=on_line, check=False)
     if not finished.ok:
-        raise explain(finished.output, entries=entries, locks=locks, settings=settings, cache_root=cache_root)
+        raise explain(
+            finished.output,
+            entries=entries,
+            locks=locks,
+            settings=settings,
+            cache_root=cache_root,
+            offline=offline,
+        )
 
 
 def unwrapped(output: str) -> str:
@@ -131,6 +138,7 @@ def explain(
     locks: Sequence[LockRequest],
     settings: IndexSettings,
     cache_root: Path,
+    offline: bool,
 ) -> Sm120Error:
     """The error for uv's output. A pure function of it, so each kind can be tested by its text."""
     text = unwrapped(output)
@@ -148,7 +156,7 @@ def explain(
             hint="do not use that file. If the index is a mirror, compare with another; if you changed the lock, run"
             " `sm120 lock`",
         )
-    if "network was disabled" in text or "network connectivity is disabled" in text.lower():
+    if offline and ("network" in text.lower() or _ABSENT.search(text)):
         missing = sorted({entry.name for entry in entries if entry.name in text})
         return OfflineError(
             f"{', '.join(missing) or 'a locked package'} is not in the cache, and --offline forbids to download it",
