@@ -29,7 +29,11 @@ def test_every_lock_pins_each_line_by_sha256(name: str) -> None:
 @pytest.mark.parametrize("name", known_locks())
 def test_every_lock_satisfies_the_in_file_beside_it(name: str) -> None:
     source = lock_path(name).with_suffix(".in").read_text(encoding="utf-8")
-    wanted = [Requirement(line) for line in source.splitlines() if line and not line.startswith("#")]
+    wanted = [
+        Requirement(text)
+        for line in source.splitlines()
+        if (text := line.partition(" #")[0].strip()) and text[0] not in "#-"
+    ]
     entries = read_lock(lock_path(name))
     for requirement in wanted:
         pinned = [entry for entry in entries if entry.name == canonicalize_name(requirement.name)]
