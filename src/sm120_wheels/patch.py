@@ -56,7 +56,7 @@ class Patch:
 def discover(package: str, root: Path | None = None) -> list[Patch]:
     """All patches of a recipe in the order of application. Raises :class:`PatchInvalidError`."""
     folder = (root or paths.patches_root()) / package
-    found = [_read(path, package) for path in folder.glob("*/*.patch")]
+    found = [_read(path, package) for path in folder.rglob("*.patch")]
     return sorted(found, key=lambda patch: (patch.path.name, Version(patch.low)))
 
 
@@ -139,12 +139,16 @@ def _shorten(lines: list[str]) -> list[str]:
 
 
 def _read(path: Path, package: str) -> Patch:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     head, separator, _ = text.partition("\ndiff --git ")
     message = email.parser.Parser().parsestr(head)
     headers = {key: " ".join(str(value).split()) for key, value in message.items()}
     problem = ""
-    if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", path.name):
+    if path.parent.parent.name != package:
+        problem = "it lies in no folder of versions, such as 0.4.4 or 0.4.4--0.4.5"
+    elif "\N{REPLACEMENT CHARACTER}" in text:
+        problem = "it is not UTF-8"
+    elif not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", path.name):
         problem = "its name is not NNNN-what-it-does.patch"
     elif missing := [name for name in REQUIRED_HEADERS if name not in headers]:
         problem = f"its header lacks {', '.join(missing)}"

@@ -333,6 +333,12 @@ def _python_tag(package: Recipe, pins: PackageVersion, python: str, built: set[s
 
 def _source(name: str, source: recipe.Source, folder: Path) -> PlannedSource:
     kind = next(k for k in ("git", "archive", "pypi", "folder") if getattr(source, k))
+    if source.folder and not (folder / source.folder).is_dir():
+        raise RecipeInvalidError(
+            f"there is no folder {source.folder} beside the recipe",
+            where=f"{folder / 'recipe.toml'}, key sources.{name}.folder",
+            hint="name the folder that holds the source",
+        )
     return PlannedSource(
         name=name,
         kind=kind,
