@@ -117,7 +117,7 @@ def _mirror(value: object, origin: str) -> Mirror | None:
         parsed = list(string.Formatter().parse(value))
         # A conversion or format after the name makes it an unknown field: a template only joins texts.
         fields = [
-            f"{name}{conversion and '!' + conversion or ''}{spec and ':' + spec or ''}"
+            f"{name}{(conversion and '!' + conversion) or ''}{(spec and ':' + spec) or ''}"
             for _, name, spec, conversion in parsed
             if name is not None
         ]
