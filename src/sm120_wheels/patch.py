@@ -96,6 +96,8 @@ def apply(patch: Patch, tree: Path) -> State:
 def _git_apply(patch: Patch, tree: Path, *options: str, check: bool = False) -> Finished:
     # A work folder often lies inside some git checkout; git apply would then drop every path outside its index.
     env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent), "LC_ALL": "C"}
+    # Nor may the user's configuration make it lenient about spaces (apply.ignoreWhitespace) or mend them.
+    env |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         env.pop(name, None)
     return run(
