@@ -38,7 +38,7 @@ def write(world: World, **changes: str) -> None:
         "top": TOP,
         **changes,
     }
-    world.recipe("demo", recipe_toml(**values))  # type: ignore[arg-type]
+    world.recipe("demo", recipe_toml(**values))
 
 
 def plan(world: World, *, python: str = "3.11", **request: object) -> Plan:
