@@ -116,7 +116,7 @@ def finish_wheels(
     plan: Plan, patched: Record, provisioned: Provisioned, raw: Sequence[Path], out_dir: Path
 ) -> list[dict[str, Any]]:
     """Finish every raw wheel into the output folder; gives path, sha256, size and tags of each."""
-    main = next(iter(plan.sources))
+    main = next(source for source in plan.sources if source.name == plan.main)
     finished = []
     for wheel in raw:
         result = finish(

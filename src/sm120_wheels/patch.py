@@ -56,7 +56,7 @@ class Patch:
 def discover(package: str, root: Path | None = None) -> list[Patch]:
     """All patches of a recipe in the order of application. Raises :class:`PatchInvalidError`."""
     folder = (root or paths.patches_root()) / package
-    found = [_read(path, package) for path in folder.glob("*/*.patch")]
+    found = [_read(path, package) for path in folder.rglob("*.patch")]
     return sorted(found, key=lambda patch: (patch.path.name, Version(patch.low)))
 
 
@@ -96,6 +96,8 @@ def apply(patch: Patch, tree: Path) -> State:
 def _git_apply(patch: Patch, tree: Path, *options: str, check: bool = False) -> Finished:
     # A work folder often lies inside some git checkout; git apply would then drop every path outside its index.
     env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent), "LC_ALL": "C"}
+    # Nor may the user's configuration make it lenient about spaces (apply.ignoreWhitespace) or mend them.
+    env |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         env.pop(name, None)
     return run(
@@ -139,12 +141,16 @@ def _shorten(lines: list[str]) -> list[str]:
 
 
 def _read(path: Path, package: str) -> Patch:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     head, separator, _ = text.partition("\ndiff --git ")
     message = email.parser.Parser().parsestr(head)
     headers = {key: " ".join(str(value).split()) for key, value in message.items()}
     problem = ""
-    if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", path.name):
+    if path.parent.parent.name != package:
+        problem = "it lies in no folder of versions, such as 0.4.4 or 0.4.4--0.4.5"
+    elif "\N{REPLACEMENT CHARACTER}" in text:
+        problem = "it is not UTF-8"
+    elif not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", path.name):
         problem = "its name is not NNNN-what-it-does.patch"
     elif missing := [name for name in REQUIRED_HEADERS if name not in headers]:
         problem = f"its header lacks {', '.join(missing)}"

@@ -64,6 +64,8 @@ class PlannedSource:
     pin: str
     fetchcontent: str | None
     licence: str
+    paths: tuple[str, ...]
+    into: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +93,17 @@ class Plan:
     platform: str
     wheel_version: str
     components: tuple[PlannedComponent, ...]
+    main: str
+    """Name of the source that holds the package."""
+    directory: str
+    """Folder in it that holds pyproject.toml."""
     sources: tuple[PlannedSource, ...]
     patches: tuple[PlannedPatch, ...]
     locks: dict[str, str]
     defines: dict[str, str]
     environment: dict[str, str]
     requires_torch: str
+    torch_runtime: bool
     numa: bool
     profile: str | None
     modules: tuple[str, ...]
@@ -169,6 +176,8 @@ def make_plan(
         platform=matrix.platform_name(),
         wheel_version=wheel_version,
         components=components,
+        main=pins.main,
+        directory=pins.directory,
         sources=sources,
         patches=tuple(
             PlannedPatch(name=p.name, subject=p.subject, source=p.source or pins.main, sha256=p.sha256)
@@ -179,6 +188,7 @@ def make_plan(
         defines=_defines(package, pins, components, archs),
         environment=dict(pins.environment),
         requires_torch=f"torch{pins.torch_requires.format(torch=pairing.torch)}",
+        torch_runtime=pins.torch_runtime,
         numa=pins.numa,
         profile=None if request.modules else (request.profile or ("minimal" if _is_aot(package) else None)),
         modules=request.modules,
@@ -333,6 +343,12 @@ def _python_tag(package: Recipe, pins: PackageVersion, python: str, built: set[s
 
 def _source(name: str, source: recipe.Source, folder: Path) -> PlannedSource:
     kind = next(k for k in ("git", "archive", "pypi", "folder") if getattr(source, k))
+    if source.folder and not (folder / source.folder).is_dir():
+        raise RecipeInvalidError(
+            f"there is no folder {source.folder} beside the recipe",
+            where=f"{folder / 'recipe.toml'}, key sources.{name}.folder",
+            hint="name the folder that holds the source",
+        )
     return PlannedSource(
         name=name,
         kind=kind,
@@ -340,6 +356,8 @@ def _source(name: str, source: recipe.Source, folder: Path) -> PlannedSource:
         pin=folder_pin(folder / source.folder) if source.folder else source.pin,
         fetchcontent=source.fetchcontent,
         licence=source.licence,
+        paths=source.paths,
+        into=source.into,
     )
 
 

@@ -6,6 +6,7 @@ Arguments are always a list; no shell is ever involved.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -117,8 +118,10 @@ def _started(
         raise ToolMissingError(
             f"{argv[0]} is not installed", hint=f"install {Path(argv[0]).name} and run again"
         ) from exc
-    except PermissionError as exc:
-        raise ToolMissingError(f"{argv[0]} cannot be executed", why=str(exc)) from exc
+    except OSError as exc:
+        if exc.errno not in (errno.EACCES, errno.EPERM, errno.ENOEXEC):
+            raise
+        raise ToolMissingError(f"{argv[0]} cannot be executed", why=os.strerror(exc.errno)) from exc
     try:
         yield process
     finally:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -186,6 +187,10 @@ class PackageVersion(_Model):
             raise ValueError(f"main = {self.main!r} is not among the sources ({', '.join(self.sources)})")
         if self.sources[self.main].components:
             raise ValueError(f"the main source {self.main!r} cannot depend on a component")
+        try:
+            SpecifierSet(self.torch_requires.format(torch="2.0"))
+        except (InvalidSpecifier, LookupError, ValueError) as exc:
+            raise ValueError(f"torch_requires = {self.torch_requires!r} makes no version specifier") from exc
         combinations = [(p.cuda, p.torch) for p in self.pairings]
         if len(set(combinations)) != len(combinations):
             raise ValueError("two pairings have the same cuda and torch")

@@ -114,7 +114,13 @@ def _mirror(value: object, origin: str) -> Mirror | None:
     if not isinstance(value, str):
         raise SettingError("a mirror is a template in a string", where=origin, why=f"found {value!r}", hint=example)
     try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(value) if name is not None]
+        parsed = list(string.Formatter().parse(value))
+        # A conversion or format after the name makes it an unknown field: a template only joins texts.
+        fields = [
+            f"{name}{(conversion and '!' + conversion) or ''}{(spec and ':' + spec) or ''}"
+            for _, name, spec, conversion in parsed
+            if name is not None
+        ]
     except ValueError as exc:
         raise SettingError(f"bad mirror template {value!r}", where=origin, why=str(exc), hint=example) from exc
     for field in fields:
@@ -132,7 +138,7 @@ def _mirror(value: object, origin: str) -> Mirror | None:
             why="it has no field, so every source would come from the same place",
             hint=f"use {known}; {example}",
         )
-    if "://" not in value:
+    if "://" not in value and not re.match(r"[^/]+@[^/]+:", value):  # git@host:path is an address too
         value = Path(value).expanduser().absolute().as_uri().replace("%7B", "{").replace("%7D", "}").replace("%2B", "+")
     return Mirror(template=value, origin=origin)
 

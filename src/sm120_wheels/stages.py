@@ -55,6 +55,8 @@ class WorkFolder:
             record: Record = json.loads(self.record_path(stage).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
+        if not isinstance(record, dict) or "output" not in record:
+            return None
         return record if (record.get("key"), record.get("format")) == (self.key, FORMAT) else None
 
     def run(self, stage: str, work: Callable[[], Record], *, still_there: Callable[[Record], bool]) -> Record:

@@ -21,6 +21,7 @@ class Web:
     break_after: list[int] = field(default_factory=list)
     """For each coming request: bytes of the body after which the connection is cut; -1: send all."""
     status: dict[str, int] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
     ranges: bool = True
     """Whether Range requests are honoured."""
 
@@ -36,6 +37,12 @@ def serving() -> Iterator[Web]:
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
             web.requests.append((self.path, wanted))
+            if self.path in web.redirects:
+                self.send_response(302)
+                self.send_header("Location", web.redirects[self.path])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             body = web.files.get(self.path)
             status = web.status.get(self.path, 200 if body is not None else 404)
             if status != 200 or body is None:

@@ -148,7 +148,7 @@ class World:
             }
         )
 
-    def sm120(self, *arguments: str | Path, timeout: float = 300, **extra: str) -> Outcome:
+    def sm120(self, *arguments: str | Path, **extra: str) -> Outcome:
         """Run the command to its end."""
         done = subprocess.run(
             [*SM120, *map(str, arguments)],
@@ -156,7 +156,7 @@ class World:
             env=self.variables(**extra),
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=300,
             check=False,
         )
         return Outcome(code=done.returncode, out=done.stdout, err=done.stderr)

@@ -9,6 +9,7 @@ import click
 from sm120_wheels import patch, paths, recipe
 from sm120_wheels.cli.options import json_option
 from sm120_wheels.console import out
+from sm120_wheels.errors import PatchUnusedError, near_misses
 from sm120_wheels.plan import BuildRequest, make_plan
 
 
@@ -22,6 +23,7 @@ def command(names: tuple[str, ...], schema: bool, as_json: bool) -> None:
         out.print_json(json.dumps(recipe.json_schema()))
         return
     checked: dict[str, list[str]] = {}
+    _refuse_stray_patches()
     for name in names or recipe.names():
         package = recipe.load(name)
         patch.select(patch.discover(package.name), package.default_version, package.versions)
@@ -46,6 +48,18 @@ def command(names: tuple[str, ...], schema: bool, as_json: bool) -> None:
         return
     for name, identifiers in checked.items():
         out.print(f"{name}: valid, {len(identifiers)} builds planned ({paths.recipes_root() / name / 'recipe.toml'})")
+
+
+def _refuse_stray_patches() -> None:
+    """Patches of a recipe that does not exist would never be looked at."""
+    known = recipe.names()
+    for folder in sorted(path for path in paths.patches_root().glob("*") if path.is_dir()):
+        if folder.name not in known:
+            raise PatchUnusedError(
+                f"there are patches, but no recipe {folder.name!r}",
+                where=str(folder),
+                hint=near_misses(folder.name, known),
+            )
 
 
 def _compiles(arch: str, cuda: str) -> bool:

@@ -45,11 +45,12 @@ def clean_environment(extra: Mapping[str, str], *, path: Sequence[Path]) -> dict
     Flags and compiler choices that lie about in a shell (CFLAGS, CMAKE_ARGS, NVCC_APPEND_FLAGS …) would change the
     result behind the content key's back. Package managers are told to stay off the network.
     """
-    kept = ("HOME", "TMPDIR", "LANG", "LC_ALL", "TERM", "USER", "LOGNAME", "XDG_RUNTIME_DIR")
+    kept = ("HOME", "TMPDIR", "TERM", "USER", "LOGNAME", "XDG_RUNTIME_DIR")
     system = os.environ.get("PATH", os.defpath)
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
         "PATH": os.pathsep.join([*(str(folder) for folder in path), system]),
+        "LC_ALL": "C.UTF-8",  # compilers translate their messages, and failure.py reads them
         "PIP_NO_INDEX": "1",
         "UV_OFFLINE": "1",
         "GIT_ALLOW_PROTOCOL": "file",

@@ -36,7 +36,8 @@ def first_failure(lines: Iterable[str]) -> Failure:
     for position, line in enumerate(text):
         if line.lstrip().startswith("CMake Error"):
             block = [entry.rstrip() for entry in text[position : position + _SHOWN]]
-            end = next((n for n, entry in enumerate(block) if n > 2 and not entry.strip()), len(block))
+            over = (n for n, entry in enumerate(block) if (n > 2 and not entry.strip()) or entry.startswith("-- "))
+            end = next(over, len(block))
             return Failure(
                 kind="configure", target="", command="cmake", errors=tuple(e for e in block[:end] if e.strip())
             )
@@ -59,8 +60,8 @@ def _edge(target: str, following: list[str]) -> Failure:
     kind = "compile"
     if any(_NO_SPACE.search(line) for line in output):
         kind = "space"
-    elif any(_KILLED.search(line) for line in output) and not errors:
-        kind = "killed"
+    elif any(_KILLED.search(line) for line in output) and all(_KILLED.search(line) for line in errors):
+        kind = "killed"  # g++ and nvcc call it an error too; with any other error, that one comes first
     return Failure(kind=kind, target=target, command=command, errors=shown)
 
 

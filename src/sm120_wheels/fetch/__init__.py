@@ -76,6 +76,8 @@ def fetch_source(name: str, source: Source, *, recipe_folder: Path, cache_root: 
     if folder.is_dir():
         return Fetched(name=name, folder=folder, pin=source.sha256, came_from="cache")
     with files.locked(cache_root / "locks" / f"{source.sha256}.lock", what=f"the cache entry of {name}"):
+        if folder.is_dir():  # another process was first
+            return Fetched(name=name, folder=folder, pin=source.sha256, came_from="cache")
         if source.archive:
             urls = [source.archive]
             if settings.mirror and (mapped := settings.mirror.map_url(source.archive)):

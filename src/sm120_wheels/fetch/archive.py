@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from sm120_wheels.errors import DownloadError
@@ -23,7 +25,7 @@ def unpack(archive: Path, destination: Path) -> None:
                 _unzip(archive, holder)
             else:
                 _untar(archive, holder)
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as exc:
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, zlib.error, lzma.LZMAError) as exc:
             raise DownloadError(
                 "the archive cannot be unpacked",
                 where=str(archive),
@@ -52,3 +54,6 @@ def _unzip(archive: Path, into: Path) -> None:
             if not target.is_relative_to(root):
                 raise ValueError(f"member {member.filename!r} leads outside the archive")
         bundle.extractall(into)  # noqa: S202 - every name was checked above
+        for member in bundle.infolist():
+            if member.external_attr >> 16 & 0o100 and not member.is_dir():  # zipfile itself drops executable bits
+                (root / member.filename).chmod(0o755)

@@ -16,7 +16,8 @@ from sm120_wheels.console import note
 from sm120_wheels.errors import DownloadError, HashMismatchError, HostUnreachableError, OfflineError
 from sm120_wheels.settings import Settings
 
-_CHUNK = 1 << 20
+#: Bytes read at once; when a connection breaks, what arrived of the last chunk is lost.
+_CHUNK = 1 << 16
 _TIMEOUT_S = (10.0, 60.0)
 _ATTEMPTS = 4
 
@@ -60,8 +61,13 @@ def download(
     partial.parent.mkdir(parents=True, exist_ok=True)
     for url in local or urls or (find_urls() if find_urls else ()):
         with files.no_space_is_an_error(target):
+            resumed = partial.exists()
             _fetch(url, partial)
-        actual = files.sha256_file(partial)
+            actual = files.sha256_file(partial)
+            if actual != sha256 and resumed:  # the rest of an earlier run may be what is wrong (a power cut, say)
+                partial.unlink()
+                _fetch(url, partial)
+                actual = files.sha256_file(partial)
         if actual != sha256:
             partial.unlink()
             raise HashMismatchError(
@@ -89,18 +95,22 @@ def _fetch(url: str, partial: Path) -> None:
         except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as exc:
             # What arrived is kept: the next attempt, or the next run, goes on from there.
             have = partial.stat().st_size if partial.exists() else 0
-            if attempt == _ATTEMPTS or not have:
+            reached = have or isinstance(exc, requests.exceptions.ChunkedEncodingError)
+            if attempt == _ATTEMPTS or not reached:
                 raise HostUnreachableError(
                     f"cannot reach {urlsplit(url).netloc}", where=url, why=_reason(exc), hint=MIRROR_HINT
                 ) from exc
             note(f"the download broke off at {files.human_bytes(have)}; resuming")
+        except requests.RequestException as exc:  # an unusable address, redirects in circles, …
+            raise DownloadError("the file cannot be downloaded", where=url, why=str(exc), hint=MIRROR_HINT) from exc
         else:
             return
 
 
 def _fetch_http(url: str, partial: Path) -> None:
     have = partial.stat().st_size if partial.exists() else 0
-    headers = {"Range": f"bytes={have}-"} if have else {}
+    # Compressed on the way, byte positions would not be the file's.
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
         if response.status_code == 416:  # nothing is left to send: the file is whole, or not ours
             return
@@ -116,7 +126,7 @@ def _fetch_http(url: str, partial: Path) -> None:
                 stream.write(chunk)
                 written += len(chunk)
         if expected and written < expected and "Content-Encoding" not in response.headers:
-            raise requests.ConnectionError(f"{written} of {expected} bytes arrived")
+            raise requests.exceptions.ChunkedEncodingError(f"{written} of {expected} bytes arrived")
 
 
 def _reason(exc: Exception) -> str:

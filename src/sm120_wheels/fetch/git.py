@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +19,9 @@ from sm120_wheels.errors import CommandError, CommitNotFoundError, HostUnreachab
 from sm120_wheels.fetch.download import MIRROR_HINT
 from sm120_wheels.process import Finished, run
 from sm120_wheels.settings import Settings
+
+#: A disk with less room, in bytes, is taken to be what stopped git.
+_FULL = 1 << 20
 
 _NO_COMMIT = re.compile(
     r"not our ref|unadvertised object|no such remote ref|couldn't find remote ref|bad object|unable to find", re.I
@@ -172,6 +176,11 @@ def _export(repository: Path, commit: str, paths: Sequence[str], into: Path) -> 
     index = into.with_name(f"{into.name}.index")
     env = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(into)}
     try:
-        _git(repository, "checkout", "--quiet", commit, "--", *(paths or ["."]), env=env)
+        done = _git(repository, "checkout", "--quiet", commit, "--", *(paths or ["."]), env=env, check=False)
+        if not done.ok:
+            # git names the files that it could not write, but not always why
+            if "No space left" in done.output or shutil.disk_usage(into).free < _FULL:
+                raise files.no_space(into)
+            raise CommandError("git could not write a commit's files", where=" ".join(done.argv), why=done.output)
     finally:
         index.unlink(missing_ok=True)
