@@ -1,4 +1,4 @@
-"""The selftest package's block-scaled operands, on the CPU: its own header against CuTe's layouts and an emulated mma."""
+"""The selftest package's block-scaled operands, on the CPU: its header against CuTe's layouts and an emulated mma."""
 
 from __future__ import annotations
 
