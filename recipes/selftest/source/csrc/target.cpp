@@ -26,11 +26,9 @@ std::string why_not(std::string_view feature, Capability gpu) {
       if (runs_on(rest.substr(0, end), gpu)) return "";
       rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 2);
     }
-    std::string text = std::string("not on this target (built for ") + kTargets + "; needs " + each.needs;
-    if (each.compiled_for[0] != '\0') {
-      text += "; this GPU is " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
-    }
-    return text + ")";
+    const std::string built = std::string("not on this target (built for ") + kTargets;
+    if (each.compiled_for[0] == '\0') return built + "; needs " + each.needs + ")";
+    return built + "; this GPU is " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + ")";
   }
   return "not a feature of this package: " + std::string(feature);
 }
