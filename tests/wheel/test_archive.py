@@ -84,6 +84,7 @@ def test_a_flipped_byte_inside_a_member_is_refused_on_reading(tmp_path: Path, ra
         ("/etc/evil.py", "an absolute path"),
         ("C:/evil.py", "an absolute path"),
         ("tiny\\..\\evil.py", "backslash"),
+        ("tiny/two\nlines.py", "a line break"),
         ("tiny//evil.py", "an empty or '.' part"),
         ("./evil.py", "an empty or '.' part"),
     ],
