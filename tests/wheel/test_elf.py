@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.wheel.elf import Library, is_host_elf, read_library
@@ -97,6 +99,17 @@ def test_a_garbled_string_table_is_refused_without_a_traceback(tmp_path: Path, c
         read(written(tmp_path / "dice.so", bytes(data)))
 
 
+def test_a_dynamic_section_that_points_nowhere_is_refused(tmp_path: Path, compile_library: Any) -> None:
+    data = bytearray(compile_library(SOURCE))
+    offset, count = struct.unpack_from("<Q", data, 0x20)[0], struct.unpack_from("<H", data, 0x38)[0]
+    for entry in range(offset, offset + 56 * count, 56):
+        if struct.unpack_from("<I", data, entry)[0] == 1:  # PT_LOAD
+            struct.pack_into("<Q", data, entry + 16, 1 << 40)
+    with pytest.raises(WheelInvalidError, match="not a whole ELF file") as caught:
+        read(written(tmp_path / "dice.so", bytes(data)))
+    assert "no segment holds address" in caught.value.why
+
+
 def test_an_object_file_has_nothing_for_the_dynamic_linker(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int f;\n")
     subprocess.run(["gcc", "-c", "a.c", "-o", "a.o"], cwd=tmp_path, check=True)
@@ -110,3 +123,22 @@ def test_a_cubin_is_data_and_not_host_code(extension: bytes) -> None:
     assert not is_host_elf(bytes(cubin))
     assert not is_host_elf(b"\x7fELF")
     assert not is_host_elf(b"#!/bin/sh\n# a long enough script")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=12),
+    in_head=st.booleans(),
+)
+def test_a_garbled_library_is_read_or_refused_and_never_anything_else(
+    tmp_path: Path, extension: bytes, changes: list[tuple[float, int]], in_head: bool
+) -> None:
+    data = bytearray(extension)
+    reach = 1200 if in_head else len(data)  # the head holds the headers, where a byte does most harm
+    for place, value in changes:
+        data[int(place * reach)] = value
+    path = written(tmp_path / "garbled.so", bytes(data))
+    try:
+        read_library(path, member="tiny/garbled.so")
+    except WheelInvalidError as error:
+        assert error.what == "tiny/garbled.so is not a whole ELF file"
