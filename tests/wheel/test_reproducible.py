@@ -119,6 +119,19 @@ def test_a_compiler_behind_other_launchers_is_recognised(roots: tuple[Path, Path
     assert f'-Xcompiler=-ffile-prefix-map="{roots[0]}/sources"=src' in added
 
 
+@pytest.mark.parametrize("compiler", ["nvcc", "g++"])
+def test_a_seed_that_the_project_gives_is_kept_and_not_given_twice(
+    roots: tuple[Path, Path], tmp_path: Path, compiler: str
+) -> None:
+    how = made(roots[0])
+    shown = tmp_path / compiler
+    shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    shown.chmod(0o755)
+    command: list[str | Path] = [*how.launcher, shown, "-frandom-seed=own", "-c", "a.cu", "-o", "a.o"]
+    said = subprocess.run(command, env={**os.environ, **how.environment}, check=True, capture_output=True, text=True)
+    assert [word for word in said.stdout.splitlines() if "random-seed" in word] == ["-frandom-seed=own"]
+
+
 def test_an_old_nvcc_gets_the_seed_for_its_host_compiler_only(tmp_path: Path) -> None:
     how = reproducible_build(source_root=tmp_path, build_root=tmp_path / "b", source_date_epoch=0, nvcc=(12, 8))
     assert how.environment["SM120_STABLE_NVCC_SEED"] == "-Xcompiler=-frandom-seed"

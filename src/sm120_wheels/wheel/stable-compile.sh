@@ -15,7 +15,7 @@ for word in "$@"; do
             compiler=host ;;
     esac
 done
-object= compiles= next_is_object=
+object= compiles= next_is_object= seeded=
 for word in "$@"; do
     if [ "$next_is_object" ]; then
         object=$word next_is_object=
@@ -24,6 +24,7 @@ for word in "$@"; do
     case $word in
         -o) next_is_object=1 ;;
         -c | -dc | -dw | --compile | --device-c | --device-w) compiles=1 ;;
+        -frandom-seed* | --frandom-seed*) seeded=1 ;;
     esac
 done
 if [ -z "$compiler" ] || [ -z "$compiles" ] || [ -z "$object" ]; then
@@ -34,8 +35,11 @@ set -f
 IFS='
 '
 if [ "$compiler" = nvcc ]; then
+    # a project's own seed stays: nvcc warns about a second one, and a project may make warnings errors
+    [ "$seeded" ] || set -- "$@" "$SM120_STABLE_NVCC_SEED=$name"
     # shellcheck disable=SC2086 - one flag a line is meant to be split
-    exec "$@" $SM120_STABLE_NVCC_FLAGS -objtemp "$SM120_STABLE_NVCC_SEED=$name" -Xcudafe "--orig_src_path_name=$name"
+    exec "$@" $SM120_STABLE_NVCC_FLAGS -objtemp -Xcudafe "--orig_src_path_name=$name"
 fi
+[ "$seeded" ] || set -- "$@" "-frandom-seed=$name"
 # shellcheck disable=SC2086
-exec "$@" $SM120_STABLE_HOST_FLAGS "-frandom-seed=$name"
+exec "$@" $SM120_STABLE_HOST_FLAGS
