@@ -117,6 +117,7 @@ def test_a_compiler_behind_other_launchers_is_recognised(roots: tuple[Path, Path
     assert "-frandom-seed=sub/a.cu.o" in added, "named below the build folder, not by an absolute path"
     assert added[-2:] == ["-Xcudafe", "--orig_src_path_name=sub/a.cu.o"]
     assert f'-Xcompiler=-ffile-prefix-map="{roots[0]}/sources"=src' in added
+    assert "-objtemp" not in added, "sccache loses the object with it"
 
 
 @pytest.mark.parametrize("compiler", ["nvcc", "g++"])

@@ -6,10 +6,12 @@
 #
 # It is a shell script because one stands in front of every compile and must start in about a millisecond. The three
 # variables are made by sm120_wheels.wheel.reproducible, which explains each option; the flags are one a line.
-compiler=
+compiler= temporary=-objtemp
 for word in "$@"; do
     case $word in -*) break ;; esac
     case ${word##*/} in
+        # sccache runs nvcc's steps itself under stable names, and loses the object where nvcc would use -objtemp
+        sccache) temporary= ;;
         nvcc) compiler=nvcc ;;
         cc | c++ | gcc | g++ | gcc-[0-9]* | g++-[0-9]* | *-gcc | *-g++ | clang | clang++ | clang-[0-9]* | clang++-[0-9]*)
             compiler=host ;;
@@ -37,8 +39,8 @@ IFS='
 if [ "$compiler" = nvcc ]; then
     # a project's own seed stays: nvcc warns about a second one, and a project may make warnings errors
     [ "$seeded" ] || set -- "$@" "$SM120_STABLE_NVCC_SEED=$name"
-    # shellcheck disable=SC2086 - one flag a line is meant to be split
-    exec "$@" $SM120_STABLE_NVCC_FLAGS -objtemp -Xcudafe "--orig_src_path_name=$name"
+    # shellcheck disable=SC2086 - flags a line are meant to be split, an empty one to vanish
+    exec "$@" $SM120_STABLE_NVCC_FLAGS $temporary -Xcudafe "--orig_src_path_name=$name"
 fi
 [ "$seeded" ] || set -- "$@" "-frandom-seed=$name"
 # shellcheck disable=SC2086
