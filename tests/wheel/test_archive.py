@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.wheel.archive import open_wheel
@@ -84,6 +86,7 @@ def test_a_flipped_byte_inside_a_member_is_refused_on_reading(tmp_path: Path, ra
         ("/etc/evil.py", "an absolute path"),
         ("C:/evil.py", "an absolute path"),
         ("tiny\\..\\evil.py", "backslash"),
+        ("tiny/two\nlines.py", "a line break"),
         ("tiny//evil.py", "an empty or '.' part"),
         ("./evil.py", "an empty or '.' part"),
     ],
@@ -307,3 +310,24 @@ def test_extracting_through_a_link_to_elsewhere_is_refused(tmp_path: Path, raw_w
     with open_wheel(path) as wheel, pytest.raises(WheelInvalidError, match="outside its folder"):
         wheel.extract("tiny/__init__.py", tmp_path / "out")
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6),
+    kept=st.just(1.0) | st.floats(0, 1),
+)
+def test_a_garbled_archive_is_read_as_it_was_or_refused_and_never_anything_else(
+    tmp_path: Path, raw_wheel: Any, changes: list[tuple[float, int]], kept: float
+) -> None:
+    path = raw_wheel().write(tmp_path)
+    data = bytearray(path.read_bytes())
+    for place, value in changes:
+        data[int(place * len(data))] = value
+    path.write_bytes(data[: int(len(data) * kept)])
+    try:
+        with open_wheel(path) as wheel:
+            wheel.verify()
+            assert wheel.read("tiny/__init__.py") == b"answer = 42\n"
+    except WheelInvalidError as error:
+        assert error.hint

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from sm120_wheels.toolchain.cuda import CudaToolkit
 from sm120_wheels.wheel.reproducible import Reproducible, reproducible_build
 
 KERNELS = """
@@ -117,6 +117,20 @@ def test_a_compiler_behind_other_launchers_is_recognised(roots: tuple[Path, Path
     assert "-frandom-seed=sub/a.cu.o" in added, "named below the build folder, not by an absolute path"
     assert added[-2:] == ["-Xcudafe", "--orig_src_path_name=sub/a.cu.o"]
     assert f'-Xcompiler=-ffile-prefix-map="{roots[0]}/sources"=src' in added
+    assert "-objtemp" not in added, "sccache loses the object with it"
+
+
+@pytest.mark.parametrize("compiler", ["nvcc", "g++"])
+def test_a_seed_that_the_project_gives_is_kept_and_not_given_twice(
+    roots: tuple[Path, Path], tmp_path: Path, compiler: str
+) -> None:
+    how = made(roots[0])
+    shown = tmp_path / compiler
+    shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    shown.chmod(0o755)
+    command: list[str | Path] = [*how.launcher, shown, "-frandom-seed=own", "-c", "a.cu", "-o", "a.o"]
+    said = subprocess.run(command, env={**os.environ, **how.environment}, check=True, capture_output=True, text=True)
+    assert [word for word in said.stdout.splitlines() if "random-seed" in word] == ["-frandom-seed=own"]
 
 
 def test_an_old_nvcc_gets_the_seed_for_its_host_compiler_only(tmp_path: Path) -> None:
@@ -133,25 +147,29 @@ def test_inner_folders_are_mapped_after_outer_ones(tmp_path: Path) -> None:
     assert flags[-1] == f"-ffile-prefix-map={inner}=party"
 
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="not run: no nvcc on PATH")
 GENCODE = ("-gencode=arch=compute_120a,code=sm_120a", "-std=c++17", "-O2", "-Xcompiler=-fPIC")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def nvcc(pypi_cuda: CudaToolkit) -> str:
+    return str(pypi_cuda.nvcc)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, nvcc: str) -> tuple[Path, Path]:
     """Both files of kernels compiled and linked in two folders."""
     made_in = tmp_path_factory.mktemp("reproducible")
     both = sources(made_in / "one"), sources(made_in / "another, and longer, folder")
     for root in both:
         for source in ("kernels.cu", "closed.cu"):
-            compiled(root, "nvcc", source, *GENCODE)
+            compiled(root, nvcc, source, *GENCODE)
         link = ["g++", "-shared", "kernels.cu.o", "closed.cu.o", "-o", "ops.so", *made(root).ldflags]
         subprocess.run(link, cwd=root / "objects", check=True)
     return both
 
 
 @pytest.mark.cuda
-@needs_nvcc
+@pytest.mark.network
 @pytest.mark.parametrize("name", ["kernels.cu.o", "closed.cu.o", "ops.so"])
 def test_kernels_built_in_two_folders_are_the_same(built: tuple[Path, Path], name: str) -> None:
     first, second = ((root / "objects" / name).read_bytes() for root in built)
@@ -160,24 +178,24 @@ def test_kernels_built_in_two_folders_are_the_same(built: tuple[Path, Path], nam
 
 
 @pytest.mark.cuda
-@needs_nvcc
+@pytest.mark.network
 def test_temporary_files_beside_the_objects_are_removed_again(built: tuple[Path, Path]) -> None:
     left = {p.name for p in (built[0] / "objects").iterdir()}
     assert left == {"kernels.cu.o", "closed.cu.o", "ops.so"}
 
 
 @pytest.mark.cuda
-@needs_nvcc
-def test_two_architectures_compiled_at_once_are_the_same(roots: tuple[Path, Path]) -> None:
+@pytest.mark.network
+def test_two_architectures_compiled_at_once_are_the_same(roots: tuple[Path, Path], nvcc: str) -> None:
     options = (*GENCODE, "-gencode=arch=compute_90a,code=sm_90a", "--threads=2")
-    first, second = (compiled(root, "nvcc", "closed.cu", *options) for root in roots)
+    first, second = (compiled(root, nvcc, "closed.cu", *options) for root in roots)
     assert first == second
 
 
 @pytest.mark.cuda
-@needs_nvcc
-def test_kernels_built_in_two_folders_differ_without_these_options(built: tuple[Path, Path]) -> None:
+@pytest.mark.network
+def test_kernels_built_in_two_folders_differ_without_these_options(built: tuple[Path, Path], nvcc: str) -> None:
     """Also within one folder: the second compile has another process id."""
     root = built[1]
-    first, second = (compiled(root, "nvcc", "closed.cu", *GENCODE, stable=False) for _ in range(2))
+    first, second = (compiled(root, nvcc, "closed.cu", *GENCODE, stable=False) for _ in range(2))
     assert first != second

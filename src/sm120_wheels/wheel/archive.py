@@ -15,6 +15,7 @@ import contextlib
 import csv
 import hashlib
 import hmac
+import io
 import stat
 import zipfile
 import zlib
@@ -178,7 +179,9 @@ class WheelFile:
         member = f"{self.dist_info}/RECORD"
         entries: dict[str, RecordEntry] = {}
         try:
-            for number, row in enumerate(csv.reader(self._text(member).splitlines()), start=1):
+            # not splitlines(): a name may hold characters that it takes for the end of a line
+            rows = csv.reader(io.StringIO(self._text(member), newline=""))
+            for number, row in enumerate(rows, start=1):
                 if not row:
                     continue
                 if len(row) != 3 or (row[2] and not row[2].isdigit()):

@@ -143,8 +143,8 @@ def _versions(elf: ELFFile, segment: DynamicSegment, tags: dict[str, int]) -> di
     if "DT_VERNEED" not in tags:
         return {}
     found: dict[str, set[str]] = {}
-    names = next(elf.address_offsets(tags["DT_STRTAB"]))
-    need_at = next(elf.address_offsets(tags["DT_VERNEED"]))
+    names = _file_offset(elf, tags["DT_STRTAB"])
+    need_at = _file_offset(elf, tags["DT_VERNEED"])
     for _ in range(tags.get("DT_VERNEEDNUM", 0)):
         need = struct_parse(elf.structs.Elf_Verneed, elf.stream, need_at)
         library = _string(elf, names + need["vn_file"])
@@ -154,8 +154,18 @@ def _versions(elf: ELFFile, segment: DynamicSegment, tags: dict[str, int]) -> di
             version = struct_parse(elf.structs.Elf_Vernaux, elf.stream, version_at)
             versions.add(_string(elf, names + version["vna_name"]))
             version_at += version["vna_next"]
+            if not version["vna_next"]:
+                break
         need_at += need["vn_next"]
+        if not need["vn_next"]:  # the count may be garbage
+            break
     return {library: frozenset(versions) for library, versions in found.items()}
+
+
+def _file_offset(elf: ELFFile, address: int) -> int:
+    for offset in elf.address_offsets(address):
+        return int(offset)
+    raise ValueError(f"no segment holds address {address:#x}")
 
 
 def _string(elf: ELFFile, offset: int) -> str:

@@ -13,7 +13,9 @@ Found with nvcc 13.0.88 and gcc 12.2 by compiling the same file in two folders a
 - The process id, where a file defines nothing with external linkage: ``-frandom-seed`` replaces it. gcc's own
   generated names obey the same option, which nvcc passes on.
 - Temporary files: their names hold nvcc's process id and end up in the object's FILE symbol. With ``-objtemp`` they
-  are named after the object file.
+  are named after the object file. Not behind sccache: it runs nvcc's steps itself under stable names, and with
+  ``-objtemp`` reports success and leaves no object (seen with 0.16.0 and nvcc 13.0). Builds with and without sccache
+  differ in that symbol.
 - ``__DATE__`` and ``__TIME__``: gcc takes them from SOURCE_DATE_EPOCH.
 - The linker: a build id is a digest of the content (``sha1``), and CMake must not write search paths of the build
   folder and replace them later, which leaves gaps as long as those paths were.

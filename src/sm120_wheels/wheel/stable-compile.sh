@@ -6,16 +6,18 @@
 #
 # It is a shell script because one stands in front of every compile and must start in about a millisecond. The three
 # variables are made by sm120_wheels.wheel.reproducible, which explains each option; the flags are one a line.
-compiler=
+compiler= temporary=-objtemp
 for word in "$@"; do
     case $word in -*) break ;; esac
     case ${word##*/} in
+        # sccache runs nvcc's steps itself under stable names, and loses the object where nvcc would use -objtemp
+        sccache) temporary= ;;
         nvcc) compiler=nvcc ;;
         cc | c++ | gcc | g++ | gcc-[0-9]* | g++-[0-9]* | *-gcc | *-g++ | clang | clang++ | clang-[0-9]* | clang++-[0-9]*)
             compiler=host ;;
     esac
 done
-object= compiles= next_is_object=
+object= compiles= next_is_object= seeded=
 for word in "$@"; do
     if [ "$next_is_object" ]; then
         object=$word next_is_object=
@@ -24,6 +26,7 @@ for word in "$@"; do
     case $word in
         -o) next_is_object=1 ;;
         -c | -dc | -dw | --compile | --device-c | --device-w) compiles=1 ;;
+        -frandom-seed* | --frandom-seed*) seeded=1 ;;
     esac
 done
 if [ -z "$compiler" ] || [ -z "$compiles" ] || [ -z "$object" ]; then
@@ -34,8 +37,11 @@ set -f
 IFS='
 '
 if [ "$compiler" = nvcc ]; then
-    # shellcheck disable=SC2086 - one flag a line is meant to be split
-    exec "$@" $SM120_STABLE_NVCC_FLAGS -objtemp "$SM120_STABLE_NVCC_SEED=$name" -Xcudafe "--orig_src_path_name=$name"
+    # a project's own seed stays: nvcc warns about a second one, and a project may make warnings errors
+    [ "$seeded" ] || set -- "$@" "$SM120_STABLE_NVCC_SEED=$name"
+    # shellcheck disable=SC2086 - flags a line are meant to be split, an empty one to vanish
+    exec "$@" $SM120_STABLE_NVCC_FLAGS $temporary -Xcudafe "--orig_src_path_name=$name"
 fi
+[ "$seeded" ] || set -- "$@" "-frandom-seed=$name"
 # shellcheck disable=SC2086
-exec "$@" $SM120_STABLE_HOST_FLAGS "-frandom-seed=$name"
+exec "$@" $SM120_STABLE_HOST_FLAGS

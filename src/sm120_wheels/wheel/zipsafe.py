@@ -113,8 +113,8 @@ def _check_places(files: dict[str, zipfile.ZipInfo], file_size: int) -> None:
 def _name_problem(name: str) -> str:
     """Why a member's name must not become a path, or nothing."""
     parts = name.removesuffix("/").split("/")
-    if not name or "\0" in name or "\\" in name:
-        return "empty, or with a NUL or a backslash"
+    if not name or "\\" in name or any(ord(c) < 0x20 or c == "\x7f" for c in name):
+        return "empty, or with a backslash, a line break, a NUL or another control character"
     if name.startswith("/") or (len(name) > 1 and name[1] == ":"):
         return "an absolute path: it would be written outside the target folder"
     if ".." in parts:

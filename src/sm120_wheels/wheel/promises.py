@@ -1,0 +1,97 @@
+"""What a wheel's name promises and its libraries do not keep: platform tag, abi3 tag, CUDA label; and search paths.
+
+For wheels of others and for gates: it judges and never changes anything. Finishing refuses the same things while our
+own wheels are made (``finish.py``). GPU code is the audit's business.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sm120_wheels.wheel import linkage, tags
+from sm120_wheels.wheel.archive import WheelFile
+from sm120_wheels.wheel.elf import Library
+from sm120_wheels.wheel.finish import host_libraries
+
+Kind = Literal["platform", "abi3", "cuda", "search path"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPromise:
+    """One thing that the wheel's name or place promises and a library breaks."""
+
+    kind: Kind
+    promise: str
+    """The tag or label: ``manylinux_2_28_x86_64``, ``cp310-abi3``, ``cu130``; for search paths, that they travel."""
+    why: str
+    """A sentence that names the library and what it needs."""
+
+
+def broken_promises(
+    wheel: WheelFile, folder: Path, *, excluded: tuple[str, ...] = tags.CUDA_AND_TORCH
+) -> tuple[BrokenPromise, ...]:
+    """Every promise that the wheel breaks, none where it keeps them all. Libraries are unpacked below ``folder``.
+
+    ``excluded``: file name patterns of libraries that other wheels and the driver provide.
+    """
+    libraries = host_libraries(wheel, wheel.members, folder)
+    return (
+        *_platform(wheel, libraries, excluded),
+        *_abi3(wheel, libraries),
+        *_cuda(wheel, libraries),
+        *_search_paths(libraries),
+    )
+
+
+def cuda_label(version: str) -> int | None:
+    """The CUDA major that a version's local label names, ours or another project's: 13 for ``2.11.0+cu130``."""
+    match = re.search(r"\+(?:.*\.)?cu(\d{2})\d(?:\.|$)", version)
+    return int(match.group(1)) if match else None
+
+
+def _platform(wheel: WheelFile, libraries: list[Library], excluded: tuple[str, ...]) -> list[BrokenPromise]:
+    """One of a wheel's platform tags is enough to install it, so each must hold; old spellings count once."""
+    found: dict[str, BrokenPromise] = {}
+    for tag in sorted({t.platform for t in wheel.filename.tags}):
+        if tag == "any" and libraries:
+            why = f"{libraries[0].member} is machine code for {libraries[0].machine}"
+            found.setdefault(why, BrokenPromise(kind="platform", promise=tag, why=why))
+        for why in tags.platform_problems(libraries, tag, excluded=excluded):
+            found.setdefault(why, BrokenPromise(kind="platform", promise=tag, why=why))
+    return list(found.values())
+
+
+def _abi3(wheel: WheelFile, libraries: list[Library]) -> list[BrokenPromise]:
+    baseline = tags.abi3_baseline(wheel.filename.tags)
+    if baseline is None:
+        return []
+    return [
+        BrokenPromise(kind="abi3", promise=f"cp{baseline[0]}{baseline[1]}-abi3", why=f"{p.member}: {p.why}")
+        for p in tags.abi3_problems(libraries, baseline=baseline)
+    ]
+
+
+def _cuda(wheel: WheelFile, libraries: list[Library]) -> list[BrokenPromise]:
+    label = cuda_label(str(wheel.filename.version))
+    if label is None:
+        return []
+    return [
+        BrokenPromise(kind="cuda", promise=f"CUDA {label}", why=f"{library.member} needs {', '.join(foreign)}")
+        for library in libraries
+        if (foreign := linkage.foreign_cuda(library, expected_major=label))
+    ]
+
+
+def _search_paths(libraries: list[Library]) -> list[BrokenPromise]:
+    return [
+        BrokenPromise(
+            kind="search path",
+            promise="works on another machine",
+            why=f"{library.member} looks for libraries in {linkage.describe(paths)}",
+        )
+        for library in libraries
+        if (paths := linkage.foreign_search_paths(library))
+    ]
