@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120_wheels import paths
-from sm120_wheels.compile import cmake, progress
+from sm120_wheels.compile import cmake, flashinfer, progress
 from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.compile.session import CompileSession, compile_session
 from sm120_wheels.plan import Plan
@@ -44,10 +44,14 @@ def compile_package(
             on_progress=tell,
         ) as session,
     ):
-        raw = [_cmake(plan, pins, work, patched, provisioned, session)]
+        if plan.backend == "flashinfer-aot":
+            raw, modules = _flashinfer(plan, pins, work, patched, provisioned, session)
+        else:
+            raw, modules = [_cmake(plan, pins, work, patched, provisioned, session)], {}
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "raw": [str(path) for path in raw],
+        **modules,
         "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
         "network": "none (own network namespace)" if no_network_prefix() else "not isolated",
         "scheduler": session.summary.to_json(),
@@ -106,6 +110,52 @@ def _cmake(
     return cmake.build(request)
 
 
+def _flashinfer(
+    plan: Plan,
+    pins: PackageVersion,
+    work: WorkFolder,
+    patched: Record,
+    provisioned: Provisioned,
+    session: CompileSession,
+) -> tuple[list[Path], Record]:
+    """The three raw wheels, and which modules they hold."""
+    source = work.sources / pins.main
+    stable = reproducible_build(
+        source_root=source,
+        build_root=work.compile,
+        source_date_epoch=patched["source_date_epoch"],
+        others={provisioned.cuda.root: "cuda", provisioned.environment.root: "environment"},
+        nvcc=version_pair(provisioned.cuda.version),
+    )
+    built = flashinfer.build(
+        flashinfer.FlashinferBuildRequest(
+            source_dir=source,
+            python=provisioned.environment.python,
+            cuda_root=provisioned.cuda.root,
+            arch=plan.targets[0],
+            profile=plan.profile,
+            modules=plan.modules,
+            version=plan.wheel_version,
+            work_dir=work.compile,
+            out_dir=work.raw,
+            log=work.log,
+            jobs=session.ninja_jobs,
+            launcher=(*stable.launcher, *session.launcher),
+            environment={**plan.environment, **session.environment, **stable.environment},
+            ldflags=stable.ldflags,
+            host_compiler=provisioned.cuda.host_compiler.path,
+            source_date_epoch=patched["source_date_epoch"],
+        )
+    )
+    return list(built.wheels), {
+        "modules": [module.name for module in built.modules],
+        "translation_units": built.translation_units,
+        "left_out": [asdict(item) for item in built.left_out],
+        "other_targets": list(built.other_targets),
+        "paths_inside": [list(pair) for pair in built.paths_inside],
+    }
+
+
 def version_pair(version: str) -> tuple[int, int]:
     """``(13, 0)`` of ``13.0.88``."""
     major, minor = version.split(".")[:2]
@@ -125,7 +175,8 @@ def finish_wheels(
                 out_dir=out_dir,
                 version=plan.wheel_version,
                 source_date_epoch=patched["source_date_epoch"],
-                requires_dist=(plan.requires_torch,),
+                # Kernels of flashinfer do not link torch, and its shim may require nothing but providers.
+                requires_dist=() if wheel.name.startswith("flashinfer_jit_cache") else (plan.requires_torch,),
                 expected_cuda_major=int(plan.cuda.split(".")[0]),
                 sources=tuple(
                     Source(

@@ -117,7 +117,7 @@ def test_metadata_is_complete_and_the_requirements_hold_together(result: Flashin
             f"flashinfer-python=={VERSION}",
             f"flashinfer-jit-cache=={LABELLED}",
         ]
-        assert "sm_120f" in wheel.metadata["Summary"]
+        assert "sm120f" in wheel.metadata["Summary"]
     with open_wheel(shim) as wheel:
         assert wheel.metadata.get_all("Requires-Dist") == [f"flashinfer-jit-cache-sm120f=={LABELLED}"]
         assert not [name for name in wheel.members if name.endswith(".so")]
@@ -181,6 +181,20 @@ def test_a_compile_error_ends_the_build_and_the_next_run_goes_on_from_there(buil
     assert not list(tmp_path.glob("out/*.whl"))
     broken.write_text(sound)
     assert len(build(asked).wheels) == 3
+
+
+def test_modules_for_another_target_get_a_provider_of_their_own(build_python: Path, tmp_path: Path) -> None:
+    result = build(request(tmp_path, build_python, "norm", "trtllm_fmha_v2"))
+    assert result.other_targets == ("trtllm_fmha_v2",)
+    _, first, second, shim = result.wheels
+    assert json.loads(member(first, f"{PACKAGE}/manifest.json"))["modules"] == ["norm"]
+    other = json.loads(member(second, "flashinfer_jit_cache_sm120a/manifest.json"))
+    assert (other["cuda_architectures"], other["modules"]) == (["sm120a"], ["trtllm_fmha_v2"])
+    with open_wheel(shim) as wheel:
+        assert wheel.metadata.get_all("Requires-Dist") == [
+            f"flashinfer-jit-cache-sm120f=={LABELLED}",
+            f"flashinfer-jit-cache-sm120a=={LABELLED}",
+        ]
 
 
 def test_an_unknown_module_is_refused_before_anything_is_compiled(build_python: Path, tmp_path: Path) -> None:

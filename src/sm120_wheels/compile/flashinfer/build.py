@@ -1,4 +1,4 @@
-"""The one way in: an unpacked flashinfer sdist and a build environment in, three raw wheels out.
+"""The one way in: an unpacked flashinfer sdist and a build environment in, raw wheels out.
 
 May be stopped at any time and called again with the same request: what is finished is kept in the work folder.
 """
@@ -65,8 +65,8 @@ class FlashinferBuildResult:
     """What came out."""
 
     wheels: tuple[Path, ...]
-    """In the order in which they may be published: each after those it requires, but for shim and provider, which
-    require each other: flashinfer-python (public version, to be labelled), provider, shim."""
+    """In the order in which they may be published: flashinfer-python (public version, to be labelled), the providers
+    (one for each target, that of the build first), the shim. Shim and providers require each other."""
     modules: tuple[Module, ...]
     """Those built, by name."""
     left_out: tuple[LeftOut, ...]
@@ -74,7 +74,8 @@ class FlashinferBuildResult:
     translation_units: int
     """Sources of the modules built."""
     other_targets: tuple[str, ...]
-    """Modules built whose machine code, by upstream's own flags, is for another target than the build's."""
+    """Modules built whose machine code, by upstream's own flags, is for another target than the build's; they are in a
+    provider of their own."""
     paths_inside: tuple[tuple[str, str], ...]
     """Modules whose library holds a path of this machine, with that path. Empty is right."""
 
@@ -128,17 +129,19 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         version=request.version,
         public=listed.version,
         commit=wheels.upstream_commit(source),
-        arch=request.arch,
     )
     request.out_dir.mkdir(parents=True, exist_ok=True)
-    epoch = request.source_date_epoch
-    provider = wheels.write_provider(
-        kernels, taken, libraries=libraries, source=source, out=request.out_dir, epoch=epoch
-    )
-    shim = wheels.write_shim(kernels, source=source, out=request.out_dir, epoch=epoch)
+    providers = wheels.by_target(taken, arch=request.arch)
+    kernel_wheels = [
+        wheels.write_provider(
+            kernels, provider, libraries=libraries, source=source, out=request.out_dir, epoch=request.source_date_epoch
+        )
+        for provider in providers
+    ]
+    shim = wheels.write_shim(kernels, providers, source=source, out=request.out_dir, epoch=request.source_date_epoch)
     private = (source, work, request.cuda_root.absolute(), request.python.absolute().parent.parent)
     return FlashinferBuildResult(
-        wheels=(python_wheel, provider, shim),
+        wheels=(python_wheel, *kernel_wheels, shim),
         modules=taken,
         left_out=(
             *(LeftOut(name=name, why=why) for name, why in listed.missing),

@@ -45,35 +45,56 @@ _LICENCE_FILES = (
 _DESCRIPTION = """\
 {about}
 
-Compiled from flashinfer-python {public} for {target} by sm120-wheels {tool}; not made or endorsed by the FlashInfer
-team. With the environment variable `FLASHINFER_DISABLE_JIT=1` flashinfer takes its kernels from here alone and says
+Compiled from flashinfer-python {public} by sm120-wheels {tool}; not made or endorsed by the FlashInfer team.
+With the environment variable `FLASHINFER_DISABLE_JIT=1` flashinfer takes its kernels from here alone and says
 which one is missing; without it, what is missing is compiled when it is first used.
 """
 
 
+SHIM = "flashinfer-jit-cache"
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelWheels:
-    """Identity of shim and provider."""
+    """What shim and providers have in common."""
 
     version: str
-    """Full version with local label; both wheels bear it."""
+    """Full version with local label; all of them bear it."""
     public: str
     """Version of flashinfer that they are for."""
     commit: str
     """Upstream's commit, as the sdist states it."""
-    arch: Arch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """Modules with machine code for the same targets."""
+
+    targets: tuple[str, ...]
+    """As flashinfer's runtime writes them: ``sm120f``."""
+    modules: tuple[Module, ...]
 
     @property
-    def provider_id(self) -> str:
-        return f"sm{self.arch.number}"
-
-    @property
-    def provider(self) -> str:
-        """Distribution name of the provider: ``flashinfer-jit-cache-sm120f``."""
-        return f"{SHIM}-{self.provider_id}"
+    def distribution(self) -> str:
+        """``flashinfer-jit-cache-sm120f``."""
+        return "-".join([SHIM, *self.targets])
 
 
-SHIM = "flashinfer-jit-cache"
+def by_target(modules: Sequence[Module], *, arch: Arch) -> tuple[Provider, ...]:
+    """One provider for each set of targets, that of the build first.
+
+    Some modules are compiled for ``sm_120a`` whatever the build asks for. In a provider of ``sm120f`` flashinfer would
+    take them on a GPU of capability 12.1 as well, where they cannot run; in one of ``sm120a`` it takes them on 12.0
+    alone. A module without machine code goes with the build's own.
+    """
+    own = (arch.sm,)
+    groups: dict[tuple[str, ...], list[Module]] = {}
+    for module in sorted(modules, key=lambda m: m.name):
+        groups.setdefault(module.targets or own, []).append(module)
+    return tuple(
+        Provider(targets=tuple(target.replace("_", "") for target in targets), modules=tuple(groups[targets]))
+        for targets in sorted(groups, key=lambda targets: (targets != own, targets))
+    )
 
 
 def build_python_wheel(
@@ -128,19 +149,20 @@ def build_python_wheel(
 
 
 def write_provider(
-    wheels: KernelWheels, modules: Sequence[Module], *, libraries: Path, source: Path, out: Path, epoch: int
+    wheels: KernelWheels, provider: Provider, *, libraries: Path, source: Path, out: Path, epoch: int
 ) -> Path:
     """The wheel with the kernels. ``libraries`` holds ``<name>/<name>.so``; ``epoch`` is the members' time, seconds."""
     # A package of its own, not one inside the shim's: were the shim uninstalled, its emptied folder would still import
     # as a namespace, and flashinfer with it would not.
-    package = wheels.provider.replace("-", "_")
+    package = provider.distribution.replace("-", "_")
+    name = "_".join(provider.targets)
     manifest = {
         "schema_version": 1,
-        "provider_id": wheels.provider_id,
-        "distribution": wheels.provider,
+        "provider_id": name,
+        "distribution": provider.distribution,
         "version": wheels.version,
-        "cuda_architectures": [wheels.provider_id],
-        "modules": sorted(module.name for module in modules),
+        "cuda_architectures": list(provider.targets),
+        "modules": [module.name for module in provider.modules],
     }
     template = paths.recipes_root() / "flashinfer" / "provider" / "__init__.py"
     members = [
@@ -148,36 +170,36 @@ def write_provider(
         from_bytes(f"{package}/manifest.json", _json(manifest)),
         *(
             from_file(f"{package}/jit_cache/{m.name}/{m.name}.so", libraries / m.name / f"{m.name}.so", executable=True)
-            for m in modules
+            for m in provider.modules
         ),
     ]
-    about = f"flashinfer's kernels compiled ahead of time for {wheels.arch.sm}: {len(modules)} modules."
+    targets = ", ".join(provider.targets)
     return _write(
         wheels,
-        name=wheels.provider,
-        summary=f"flashinfer {wheels.public} kernels compiled ahead of time for {wheels.arch.sm}",
-        about=about,
+        name=provider.distribution,
+        summary=f"flashinfer {wheels.public} kernels compiled ahead of time for {targets}",
+        about=f"flashinfer's kernels compiled ahead of time for {targets}: {len(provider.modules)} modules.",
         requires=[f"flashinfer-python=={wheels.public}", f"{SHIM}=={wheels.version}"],
         tag=f"py3-none-linux_{platform.machine()}",
         members=members,
-        entry_points=f"[flashinfer.jit_cache.providers]\n{wheels.provider_id} = {package}:get_provider\n",
+        entry_points=f"[flashinfer.jit_cache.providers]\n{name} = {package}:get_provider\n",
         source=source,
         out=out,
         epoch=epoch,
     )
 
 
-def write_shim(wheels: KernelWheels, *, source: Path, out: Path, epoch: int) -> Path:
-    """The wheel through which flashinfer finds the provider; it requires the provider, and holds no machine code."""
+def write_shim(wheels: KernelWheels, providers: Sequence[Provider], *, source: Path, out: Path, epoch: int) -> Path:
+    """The wheel through which flashinfer finds the providers; it requires them, and holds no machine code."""
     template = paths.recipes_root() / "flashinfer" / "shim" / "__init__.py"
     build = {"version": wheels.version, "upstream_commit": wheels.commit}
     return _write(
         wheels,
         name=SHIM,
         summary=f"Finds flashinfer {wheels.public} kernels that were compiled ahead of time",
-        about="Installs flashinfer's kernels for one GPU target and tells flashinfer where they are.",
+        about="Installs flashinfer's kernels for its GPU target and tells flashinfer where they are.",
         # Nothing but providers: `flashinfer download-kernels` refuses a shim that requires anything else.
-        requires=[f"{wheels.provider}=={wheels.version}"],
+        requires=[f"{provider.distribution}=={wheels.version}" for provider in providers],
         tag="py3-none-any",
         members=[
             from_bytes("flashinfer_jit_cache/__init__.py", template.read_bytes()),
@@ -214,7 +236,6 @@ def _write(
     file_name = name.replace("-", "_")
     dist_info = f"{file_name}-{wheels.version}.dist-info"
     licences = dict(_licences(source))
-    target_text = f"{wheels.arch.sm} (CUDA compute capability {wheels.arch.major}.{wheels.arch.minor})"
     headers = [
         "Metadata-Version: 2.4",
         f"Name: {name}",
@@ -231,7 +252,7 @@ def _write(
         *(f"Requires-Dist: {requirement}" for requirement in requires),
         "Description-Content-Type: text/markdown",
     ]
-    body = _DESCRIPTION.format(about=about, public=wheels.public, target=target_text, tool=__version__)
+    body = _DESCRIPTION.format(about=about, public=wheels.public, tool=__version__)
     pure = str(tag.endswith("-any")).lower()
     wheel = f"Wheel-Version: 1.0\nGenerator: sm120-wheels {__version__}\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
     meta = {
