@@ -116,7 +116,9 @@ def refusal(objected: Sequence[Objection]) -> PublishRefusedError:
     files = sorted({o.filename for o in objected})
     return PublishRefusedError(
         f"{files[0]} was not published" if len(files) == 1 else f"{len(files)} wheels were not published",
-        why="\n".join(f"{o.filename}: {o.why} [{o.gate}]" if len(files) > 1 else f"{o.why} [{o.gate}]" for o in objected),
+        why="\n".join(
+            f"{o.filename}: {o.why} [{o.gate}]" if len(files) > 1 else f"{o.why} [{o.gate}]" for o in objected
+        ),
         hint=f"mend it; or, knowing what you do, {' '.join(f'--allow {g}' for g in gates)} "
         "(the exception is shown on the wheel's page)",
     )

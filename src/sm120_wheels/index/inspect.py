@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
@@ -57,7 +58,7 @@ def inspect_wheel(path: Path, *, verify: bool = True) -> Inspected:
             version=version,
             summary=" ".join(str(metadata.get("Summary", "")).split())[:_SUMMARY_LENGTH],
             requires_python=_requires_python(metadata.get("Requires-Python"), path),
-            requires_dist=tuple(" ".join(str(r).split()) for r in metadata.get_all("Requires-Dist", [])),
+            requires_dist=tuple(_requirement(str(r), path) for r in metadata.get_all("Requires-Dist", [])),
             metadata=wheel.read(f"{info}/METADATA"),
             label=labels.index,
             torch=".".join(str(torch).split("+")[0].split(".")[:2]) if torch else labels.torch,
@@ -87,6 +88,19 @@ def _object(data: bytes, *, where: str) -> dict[str, Any]:
 def _strings(record: dict[str, Any] | None, key: str) -> tuple[str, ...]:
     value = (record or {}).get(key) or ()
     return tuple(str(v) for v in value) if isinstance(value, (list, tuple)) else (str(value),)
+
+
+def _requirement(text: str, path: Path) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as exc:
+        raise WheelInvalidError(
+            f"{path.name} has a Requires-Dist that no installer can read",
+            where=f"{path}: METADATA",
+            why=f"{text!a}: {str(exc).splitlines()[0]}",
+            hint="build the wheel with valid dependencies",
+        ) from exc
+    return " ".join(text.split())
 
 
 def _requires_python(text: str | None, path: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
@@ -50,7 +51,9 @@ def select(snapshot: Snapshot, what: str) -> list[Wheel]:
             ) from exc
         project = snapshot.project(project_of(requirement.name))
         wheels = [
-            w for w in (project.wheels if project else ()) if requirement.specifier.contains(w.version, prereleases=True)
+            w
+            for w in (project.wheels if project else ())
+            if requirement.specifier.contains(w.version, prereleases=True)
         ]
         known = sorted({w.version for w in project.wheels}) if project else sorted(snapshot.front().packages)
     if not wheels:
@@ -116,6 +119,20 @@ def rebuild(root: Path, *, adopt: bool = False) -> int:
     """
     with writing(root, on_wait=_WAIT, trust=not adopt) as transaction:
         return _remake(transaction, transaction.layout.read_settings(), adopt=adopt)
+
+
+def settings_with(settings: Settings, *, title: str | None, base_url: str | None) -> Settings:
+    """Settings with these values. Raises :class:`SettingError` for an address that is none."""
+    changed: dict[str, str] = {}
+    if title is not None:
+        changed["title"] = " ".join(title.split())
+    if base_url is not None:
+        parts = urlsplit(base_url)
+        plain = not any(c.isspace() or c in "\"'<>\\`$" for c in base_url)
+        if base_url and not (parts.scheme in ("http", "https") and parts.netloc and plain and not parts.query):
+            raise SettingError(f"--base-url {base_url!r} is not an address", hint="write it as https://host/whl/")
+        changed["base_url"] = base_url if base_url.endswith("/") or not base_url else f"{base_url}/"
+    return settings.model_copy(update=changed)
 
 
 def configure(root: Path, settings: Settings) -> None:

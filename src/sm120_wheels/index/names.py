@@ -39,7 +39,7 @@ def check_filename(filename: str) -> None:
     if len(filename.encode()) > MAX_FILENAME:
         raise PublishRefusedError(
             f"the filename {filename[:40]}… is too long",
-            why=f"it has {len(filename.encode())} bytes; {MAX_FILENAME} fit a file system with the endings put behind it",
+            why=f"it has {len(filename.encode())} bytes; {MAX_FILENAME} fit, with the endings put behind it",
             hint="give the build a shorter local version",
         )
     if odd := sorted({c for c in filename if not _PLAIN.fullmatch(c)}):

@@ -122,7 +122,9 @@ def smoke_badges(wheel: Wheel, *, up: str) -> list[Badge]:
         badges.append(
             Badge(text=text, kind=state.replace(" ", "-"), title=smoke.detail, href=file_url(wheel, smoke, up=up))
         )
-    return badges or [Badge(text="not run", kind="not-run", title="never launched on a GPU, as far as this index knows")]
+    return badges or [
+        Badge(text="not run", kind="not-run", title="never launched on a GPU, as far as this index knows")
+    ]
 
 
 def _row(wheel: Wheel, *, up: str) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _asset(name: str) -> str:
-    return resources.files("sm120_wheels.index").joinpath("templates", name).read_text(encoding="utf-8")
+    return resources.files("sm120_wheels.index").joinpath("templates").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache

@@ -195,13 +195,13 @@ def _ask_gates(candidates: Sequence[_Candidate], options: Options, labels: tuple
     for candidate in candidates:
         gates.check_label(candidate.path.name, candidate.inspected, labels)
         told = [*(candidate.known.evidence if candidate.known else ()), *(d.evidence for d in candidate.documents)]
-        found = gates.objections(
-            candidate.path.name, candidate.inspected, told, require_smoke=options.require_smoke
-        )
+        found = gates.objections(candidate.path.name, candidate.inspected, told, require_smoke=options.require_smoke)
         if candidate.known is not None and not options.require_smoke:
             # It is out already: bad news about it must reach the page, not be turned away at the door.
             accepted = set(candidate.known.exceptions) | options.allow
-            candidate.notes += [f"{o.why} [{o.gate}]; consider `sm120 index yank`" for o in found if o.gate not in accepted]
+            candidate.notes += [
+                f"{o.why} [{o.gate}]; consider `sm120 index yank`" for o in found if o.gate not in accepted
+            ]
             continue
         candidate.exceptions = tuple(sorted({o.gate for o in found if o.gate in options.allow}))
         objected += [o for o in found if o.gate not in options.allow]

@@ -48,9 +48,7 @@ class Change:
 
 
 @contextlib.contextmanager
-def writing(
-    root: Path, *, timeout_s: float = -1, on_wait: str = "", trust: bool = True
-) -> Iterator[Transaction]:
+def writing(root: Path, *, timeout_s: float = -1, on_wait: str = "", trust: bool = True) -> Iterator[Transaction]:
     """The right to change an index; another writer waits (``timeout_s`` < 0: for ever) or gets a BusyError.
 
     Without ``trust`` nothing of the present state is read, so that a damaged one can be replaced.
@@ -289,7 +287,7 @@ def read_node_digest(folder: Path) -> str:
     """The digest of a node as it lies on disk: equal to its name, unless something happened to it."""
     if not folder.is_dir():
         return ""
-    links = {p.name: os.readlink(p).removeprefix("../") for p in folder.iterdir() if p.is_symlink()}
+    links = {p.name: str(p.readlink()).removeprefix("../") for p in folder.iterdir() if p.is_symlink()}
     if links:
         return content_key({"links": links})
     files = [p for p in folder.rglob("*") if p.is_file()]
@@ -299,7 +297,7 @@ def read_node_digest(folder: Path) -> str:
 def ensure_link(link: Path, target: str) -> bool:
     """Make a link; returns False where it was there. Refuses to take the place of anything that is not a link."""
     with contextlib.suppress(OSError):
-        if os.readlink(link) == target:
+        if str(link.readlink()) == target:
             return False
     if link.exists() and not link.is_symlink():
         raise damaged(link, "something else lies where a link of the index belongs", hint="move it elsewhere")

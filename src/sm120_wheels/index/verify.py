@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +86,7 @@ def _project(snapshot: Snapshot, name: str, node: Path) -> tuple[list[Finding], 
         findings.append(_note(layout, node, "this version would write other pages: `sm120 index rebuild`"))
     for path, target in permanent_links(name, project.labels).items():
         link = layout.root / path
-        if not link.is_symlink() or os.readlink(link) != target:
+        if not link.is_symlink() or str(link.readlink()) != target:
             findings.append(_damage(layout, link, f"it should be a link to {target}"))
     for wheel in project.wheels:
         findings += _wheel(layout, wheel)
