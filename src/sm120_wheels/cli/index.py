@@ -87,7 +87,7 @@ def publish(
             console.out.print(f"{line.action:<10} {wheel.filename}", markup=False)
             console.out.print(f"           {where}  {human_bytes(wheel.size)}  sha256 {wheel.sha256}", markup=False)
             for exception in wheel.exceptions:
-                console.out.print(f"           exception: {exception}: not so: {GATES[exception]}", markup=False)
+                console.out.print(f"           exception: [{exception}] asks that {GATES[exception]}", markup=False)
             for text in line.notes:
                 console.note(f"note: {wheel.filename}: {text}")
     if remote:

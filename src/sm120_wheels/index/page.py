@@ -140,6 +140,8 @@ def _row(wheel: Wheel, *, up: str) -> dict[str, Any]:
         "wheel": wheel,
         "id": f"w-{wheel.sha256[:12]}",
         "search": " ".join(told).lower(),
+        "public": wheel.version.split("+")[0],
+        "local": wheel.version.partition("+")[1] + wheel.version.partition("+")[2],
         "cuda": cuda,
         "archs": archs,
         "python": _python(wheel),

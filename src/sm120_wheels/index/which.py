@@ -49,7 +49,7 @@ class Choice:
 
 
 def choose(wheels: Sequence[Wheel], machine: Machine) -> Choice:
-    """The best of the wheels that fit: newest release, then torch's own CUDA, then proved on a GPU."""
+    """The best of the wheels that fit: not failed on a GPU, newest release, whole, torch's own CUDA, passed on a GPU."""
     fitting: list[Wheel] = []
     rejected: list[Rejected] = []
     for wheel in wheels:
@@ -165,10 +165,10 @@ def _rank(wheel: Wheel, machine: Machine) -> tuple[Any, ...]:
     smokes = {s.state for s in wheel.smokes()}
     same_cuda = bool(wheel.cuda and machine.torch_cuda and version_of(wheel.cuda) == version_of(machine.torch_cuda)[:2])
     return (
+        "failed" not in smokes,
         Version(Version(wheel.version).public),
         not wheel.without,
         same_cuda,
-        "failed" not in smokes,
         "passed" in smokes,
         version_of(wheel.cuda) if wheel.cuda else (),
         wheel.uploaded,
