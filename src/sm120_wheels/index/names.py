@@ -19,7 +19,7 @@ from sm120_wheels.errors import PublishRefusedError, UnknownArchError, UnknownCu
 MAX_FILENAME = 255 - len(".equivalence.json")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.+!-]+")
-_LABEL = re.compile(r"cu(\d{2,3})")
+_LABEL = re.compile(r"cu(\d{3})")
 
 
 @dataclass(frozen=True, kw_only=True)
