@@ -65,7 +65,7 @@ def test_a_kill_at_every_change_of_the_disk_leaves_the_old_index_or_the_new(
     assert done
     assert changes > 50
     seen = set()
-    for limit in range(0, changes, 3):
+    for limit in range(0, changes, 4):
         copy = _copy(root, memory / "killed")
         done, _ = changes_until(lambda: _publish(copy, wheels), limit)  # noqa: B023 - runs now
         assert not done

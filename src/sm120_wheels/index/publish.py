@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from sm120_wheels.errors import PublishRefusedError
+from sm120_wheels.errors import PublishRefusedError, WheelInvalidError
 from sm120_wheels.files import sha256_file
 from sm120_wheels.index import evidence as evidence_files
 from sm120_wheels.index import gates
@@ -126,6 +126,8 @@ def _check_names(wheels: Sequence[Path]) -> None:
     for path in wheels:
         parse_filename(path)
         check_filename(path.name)
+        if not path.is_file():
+            raise WheelInvalidError(f"there is no wheel {path.name}", where=str(path), hint="give the path of a file")
         if path.name in seen:
             raise PublishRefusedError(
                 f"{path.name} was given twice", where=f"{seen[path.name]} and {path}", hint="give each wheel once"

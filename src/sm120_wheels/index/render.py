@@ -91,14 +91,14 @@ def _file(wheel: Wheel, base_url: str) -> dict[str, Any]:
     }
     if wheel.requires_python:
         entry["requires-python"] = wheel.requires_python
-    if provenance := wheel.latest("provenance"):
-        entry["provenance"] = _provenance_url(wheel, provenance, base_url)
+    entry.update(_provenance(wheel, base_url, "provenance"))
     return entry
 
 
-def _provenance_url(wheel: Wheel, evidence: Evidence, base_url: str) -> str:
-    """PEP 740 wants a full URL; without a known base it stays relative, which readers resolve as they do a file's."""
-    return file_url(wheel, evidence, up=base_url or _UP)
+def _provenance(wheel: Wheel, base_url: str, key: str) -> dict[str, str]:
+    """PEP 740 wants a full URL, and readers refuse a page with another: so there is a link only with a known base."""
+    evidence = wheel.latest("provenance")
+    return {key: file_url(wheel, evidence, up=base_url)} if evidence and base_url else {}
 
 
 def _evidence(wheel: Wheel, evidence: Evidence) -> dict[str, Any]:
@@ -113,8 +113,7 @@ def _attributes(wheel: Wheel, base_url: str) -> str:
     attributes["data-core-metadata"] = f"sha256={wheel.metadata_sha256}"
     if wheel.yanked is not None:
         attributes["data-yanked"] = wheel.yanked
-    if provenance := wheel.latest("provenance"):
-        attributes["data-provenance"] = _provenance_url(wheel, provenance, base_url)
+    attributes.update(_provenance(wheel, base_url, "data-provenance"))
     return " ".join(f'{k}="{escape(v)}"' for k, v in attributes.items())
 
 

@@ -65,6 +65,7 @@ def serve(root: Path, *, host: str = "127.0.0.1", port: int = 8120) -> None:
             f"cannot listen on {host}:{port}", why="the port is taken, or not allowed", hint="choose another --port"
         ) from exc
     with listening:
+        listening.listen()  # whoever reads the line below may connect at once
         address, real_port = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         note(f"serving {root} on http://{shown}:{real_port}/ (Ctrl-C ends it)")
