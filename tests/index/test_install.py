@@ -138,7 +138,9 @@ def test_wrong_cuda_index_refuses_the_version(index: Index, installer: Installer
 
 
 def test_cuda_index_that_does_not_exist_is_a_clear_refusal(index: Index, installer: Installer) -> None:
-    refused(installer("sm120-selftest", index=index, label="cu999"), "No matching distribution", "not found in the package")
+    refused(
+        installer("sm120-selftest", index=index, label="cu999"), "No matching distribution", "not found in the package"
+    )
 
 
 def test_wrong_torch_is_refused_naming_the_torch_it_needs(index: Index, installer: Installer) -> None:

@@ -116,7 +116,9 @@ def test_title_and_address_reach_the_pages(root: Path, three: list[Path]) -> Non
     assert verify(root).findings == ()
 
 
-@pytest.mark.parametrize("address", ["wheels.example", "ftp://a/b", "https://a/'b", "https://a/?q", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "address", ["wheels.example", "ftp://a/b", "https://a/'b", "https://a/?q", "javascript:alert(1)"]
+)
 def test_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(SettingError, match="is not an address"):
         maintain.settings_with(Settings(), title=None, base_url=address)

@@ -62,7 +62,9 @@ def test_unknown_segments_mean_nothing(version: str) -> None:
     assert (labels.index, labels.torch, labels.archs) == (None, None, ())
 
 
-@pytest.mark.parametrize(("cuda", "label"), [("13.0", "cu130"), ("12.8", "cu128"), ("cu129", "cu129"), ("13.0.1", "cu130")])
+@pytest.mark.parametrize(
+    ("cuda", "label"), [("13.0", "cu130"), ("12.8", "cu128"), ("cu129", "cu129"), ("13.0.1", "cu130")]
+)
 def test_cuda_version_and_label_translate(cuda: str, label: str) -> None:
     assert label_of(cuda) == label
     assert cuda_of(label) == f"{label[2:-1]}.{label[-1]}"

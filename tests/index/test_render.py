@@ -92,7 +92,7 @@ def test_an_index_lists_only_its_own_cuda_version(root: Path, dist: Path) -> Non
     assert len(render.listed(found, "simple")) == 2
 
 
-HOSTILE = '</td><script>alert(1)</script><img src=x onerror=alert(2)>&"\''
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 
 
 def test_markup_in_metadata_is_escaped_on_every_page(root: Path, dist: Path) -> None:
@@ -114,7 +114,9 @@ def test_markup_in_metadata_is_escaped_on_every_page(root: Path, dist: Path) -> 
 def test_specifiers_that_no_installer_can_read_are_refused(root: Path, dist: Path, what: str) -> None:
     key, _, value = what.partition(": ")
     wheel = (
-        make_wheel(dist, requires_python=value) if key == "Requires-Python" else make_wheel(dist, requires_dist=(value,))
+        make_wheel(dist, requires_python=value)
+        if key == "Requires-Python"
+        else make_wheel(dist, requires_dist=(value,))
     )
     with pytest.raises(WheelInvalidError, match="no installer can read"):
         publish(root, [wheel])

@@ -114,7 +114,9 @@ def test_random_kills_leave_the_old_index_or_the_new(root: Path, dist: Path, old
     rng = random.Random(20261130)
     shown = old
     for turn in range(25):
-        wheels = [make_wheel(dist, f"tiny-{i}", f"1.{turn}+cu130.sm120a", content=os.urandom(100_000)) for i in range(2)]
+        wheels = [
+            make_wheel(dist, f"tiny-{i}", f"1.{turn}+cu130.sm120a", content=os.urandom(100_000)) for i in range(2)
+        ]
         child = os.fork()
         if child == 0:
             try:

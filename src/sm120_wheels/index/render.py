@@ -78,6 +78,7 @@ def _file(wheel: Wheel, base_url: str) -> dict[str, Any]:
         "yanked": False if wheel.yanked is None else wheel.yanked or True,
         # Keys with an underscore are the index's own (PEP 700).
         "_sm120": {
+            "summary": wheel.summary,
             "cuda": wheel.cuda,
             "torch": wheel.torch,
             "archs": list(wheel.archs),

@@ -218,6 +218,7 @@ def wheel_from_json(entry: dict[str, Any], project: str) -> Wheel:
         uploaded=entry["upload-time"],
         project=project,
         version=str(parse_wheel_filename(entry["filename"])[1]),
+        summary=own["summary"],
         requires_python=entry.get("requires-python"),
         requires_dist=tuple(own["requires-dist"]),
         metadata_sha256=entry["core-metadata"]["sha256"],

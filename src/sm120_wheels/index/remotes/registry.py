@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from sm120_wheels.errors import PublishRefusedError, RemoteError, ToolMissingErr
 from sm120_wheels.index.layout import Snapshot
 from sm120_wheels.index.maintain import select
 from sm120_wheels.process import run
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def upload(root: Path, what: list[str], *, url: str, skip_existing: bool = False) -> list[str]:
@@ -37,7 +40,7 @@ def upload(root: Path, what: list[str], *, url: str, skip_existing: bool = False
         raise RemoteError(
             "the registry did not take the upload",
             where=url,
-            why="\n".join(finished.output.strip().splitlines()[-6:]),
+            why="\n".join(" ".join(_COLOUR.sub("", x).split()) for x in finished.output.splitlines() if x.strip()),
             hint="registries that forbid local versions (+cu130) take no such wheel; credentials come from "
             "TWINE_USERNAME and TWINE_PASSWORD; what was uploaded before stays, --skip-existing goes on",
         )

@@ -1,6 +1,7 @@
 """A host reached by rsync, over ssh or its own protocol: a true copy of the index, switched by replacing one link.
 
-rsync replaces a link by a rename, as it does files, so readers there see the old state or the new one.
+rsync replaces a link by a rename, as it does files, so readers there see the old state or the new one. An rsync daemon
+must leave links as they are: ``munge symlinks = no``, which is not its default without a chroot.
 """
 
 from __future__ import annotations
