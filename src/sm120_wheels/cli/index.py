@@ -217,9 +217,8 @@ def push(remote: str, root: Path, delete: bool) -> None:
 @command.command()
 @click.argument("wheels", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--repository-url", required=True, help="Upload address of the registry.")
-@click.option("--skip-existing", is_flag=True, help="Go on where the registry has the file already.")
 @_root
-def upload(wheels: tuple[Path, ...], repository_url: str, skip_existing: bool, root: Path) -> None:
+def upload(wheels: tuple[Path, ...], repository_url: str, root: Path) -> None:
     """Upload published WHEELS (filenames, or name==version) to a registry that speaks twine's protocol.
 
     Only what this index has published goes out, so that its gates are behind it. Credentials are twine's:
@@ -228,7 +227,7 @@ def upload(wheels: tuple[Path, ...], repository_url: str, skip_existing: bool, r
     from sm120_wheels.index.remotes.registry import upload as upload_wheels
 
     present(root)
-    for name in upload_wheels(root, [str(w) for w in wheels], url=repository_url, skip_existing=skip_existing):
+    for name in upload_wheels(root, [str(w) for w in wheels], url=repository_url):
         console.out.print(f"uploaded {name}", markup=False)
 
 

@@ -16,7 +16,7 @@ from sm120_wheels.process import run
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def upload(root: Path, what: list[str], *, url: str, skip_existing: bool = False) -> list[str]:
+def upload(root: Path, what: list[str], *, url: str) -> list[str]:
     """Upload the published wheels that filenames or requirements name; returns the filenames, in upload order.
 
     Raises :class:`PublishRefusedError` for yanked wheels and :class:`RemoteError` where the registry refuses.
@@ -32,7 +32,7 @@ def upload(root: Path, what: list[str], *, url: str, skip_existing: bool = False
             "uploading needs twine, which is not installed", hint="pip install 'sm120-wheels[upload]'"
         )
     argv = [sys.executable, "-m", "twine", "upload", "--non-interactive", "--disable-progress-bar"]
-    argv += ["--repository-url", url, *(["--skip-existing"] if skip_existing else [])]
+    argv += ["--repository-url", url]
     # twine draws with rich, which would break lines at the width of our terminal.
     env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     finished = run([*argv, *(str(root / w.path) for w in wheels.values())], env=env, check=False)
@@ -42,6 +42,6 @@ def upload(root: Path, what: list[str], *, url: str, skip_existing: bool = False
             where=url,
             why="\n".join(" ".join(_COLOUR.sub("", x).split()) for x in finished.output.splitlines() if x.strip()),
             hint="registries that forbid local versions (+cu130) take no such wheel; credentials come from "
-            "TWINE_USERNAME and TWINE_PASSWORD; what was uploaded before stays, --skip-existing goes on",
+            "TWINE_USERNAME and TWINE_PASSWORD; what was uploaded before stays",
         )
     return list(wheels)
