@@ -77,7 +77,7 @@ class Installer:
 def installer(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
     environment = tmp_path / "env"
     binary = uv.find_uv_bin()
-    argv = [binary, "venv", "-q", "--no-config", "-p", sys.executable, environment]
+    argv: list[str | Path] = [binary, "venv", "-q", "--no-config", "-p", sys.executable, environment]
     subprocess.run(argv, check=True, timeout=60)
     python = environment / "bin/python"
     if request.param == "pip":

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 from pathlib import Path
+
+from sm120_wheels.index.gates import OURS
+from sm120_wheels.prove import inputs
+from sm120_wheels.prove.audit import audit
+from sm120_wheels.prove.render import to_json
+from sm120_wheels.prove.verdict import failures, judge
 
 
 def live_audit(wheel: Path, sha256: str) -> bytes | None:
-    """The audit of a wheel as the JSON document that is published; None where this installation cannot audit."""
-    if importlib.util.find_spec("sm120_wheels.prove") is None:
-        return None
-    raise NotImplementedError
+    """The audit of a wheel for the GPUs of this project, as the JSON document that is published, bound to its sha256.
+
+    Raises what the audit raises: a wheel that it cannot read is not published.
+    """
+    found = audit(inputs.subject(str(wheel)), OURS)
+    verdicts = [judge(found, target) for target in OURS]
+    document = to_json(found, verdicts, failures(found, verdicts))
+    # The path is that of the staged copy, which nobody will ever see.
+    document |= {"path": wheel.name, "wheel_sha256": sha256}
+    return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

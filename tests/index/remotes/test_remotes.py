@@ -251,7 +251,7 @@ def test_object_storage_serves_pip_without_a_web_server(index: Path, bucket: Any
     pushed = push(index, "s3://wheels/whl")
     assert pushed.files == len([k for k in keys(bucket) if k.startswith("whl/files/")])
     address = f"{storage}/wheels/whl/cu130/"
-    argv = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--isolated", "-d", tmp_path]
+    argv: list[str | Path] = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--isolated", "-d", tmp_path]
     # The test server signs nothing; a public bucket needs no credentials.
     done = subprocess.run([*argv, "-i", address, "sm120-selftest"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
