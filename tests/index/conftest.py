@@ -1,4 +1,4 @@
-"""A folder for wheels and a folder for an index, in memory where there is room: most of these tests end in many syncs."""
+"""A folder for wheels and one for an index, in memory where there is room: most of these tests end in many syncs."""
 
 from __future__ import annotations
 

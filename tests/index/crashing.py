@@ -11,7 +11,7 @@ _CHANGES = {"os.rename", "os.mkdir", "os.symlink", "os.link", "os.remove", "os.r
 
 
 def changes_until(work: Callable[[], None], limit: int | None) -> tuple[bool, int]:
-    """Run ``work`` in a child that is killed at its ``limit``-th change; whether it ended well, and the changes made."""
+    """Run ``work`` in a child, killed at its ``limit``-th change; whether it ended well, and the changes it made."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -30,7 +30,7 @@ def changes_until(work: Callable[[], None], limit: int | None) -> tuple[bool, in
             work()
             os.write(write, str(count).encode())
             os._exit(0)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the child must not run the rest of the tests
             import traceback
 
             traceback.print_exc()

@@ -21,6 +21,7 @@ def wheel(**changed: Any) -> Inspected:
         "label": "cu130",
         "torch": None,
         "archs": ("12.0a",),
+        "without": (),
         "build": None,
         "build_json": None,
         "sboms": (),
@@ -78,7 +79,7 @@ def test_audit_that_says_failed_is_refused_whatever_its_verdicts() -> None:
 
 
 def test_partial_wheel_is_refused_by_name_of_what_is_missing() -> None:
-    found = objections("tiny.whl", wheel(build={"without": ["flash_ops"]}), [RUNS])
+    found = objections("tiny.whl", wheel(without=("flash_ops",)), [RUNS])
     assert [o.gate for o in found] == ["partial"]
     assert "flash_ops" in found[0].why
 
@@ -101,7 +102,7 @@ def test_failed_smoke_is_refused_even_where_none_is_required() -> None:
 
 
 def test_refusal_names_every_objection_and_the_exceptions() -> None:
-    found = objections("tiny.whl", wheel(build={"without": ["flash_ops"]}), [])
+    found = objections("tiny.whl", wheel(without=("flash_ops",)), [])
     error = refusal(found)
     assert error.exit_code == 80
     assert "flash_ops" in error.why

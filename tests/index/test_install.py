@@ -68,7 +68,7 @@ class Installer:
         return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120)
 
     def version(self, project: str) -> str | None:
-        code = "import importlib.metadata as m, sys\ntry: print(m.version(sys.argv[1]))\nexcept m.PackageNotFoundError: pass"
+        code = "import importlib.metadata as m, sys; print(*{d.version for d in m.distributions(name=sys.argv[1])})"
         asked = subprocess.run([self.python, "-c", code, project], capture_output=True, text=True, check=True)
         return asked.stdout.strip() or None
 

@@ -205,3 +205,35 @@ def test_publishers_at_once_wait_for_each_other(root: Path, tmp_path: Path) -> N
     assert Snapshot.current(root).number == 6
     assert len(Snapshot.current(root).front().packages) == 6
     assert verify(root).findings == ()
+
+
+def test_wheel_without_gpu_code_that_claims_some_fails_the_live_audit(root: Path, dist: Path) -> None:
+    wheel = make_wheel(dist, audit={})
+    with pytest.raises(PublishRefusedError) as refused:
+        publish(root, [wheel])
+    assert "12.0: no-cuda" in refused.value.why
+
+
+def test_pure_wheel_passes_the_live_audit(root: Path, dist: Path) -> None:
+    wheel = make_wheel(dist, "flashinfer-python", "0.7.4", tag="py3-none-any", audit={})
+    publish(root, [wheel], options=Options(cuda=("cu130",)))
+    audit = only(root, "flashinfer-python").latest("audit")
+    assert audit is not None
+    assert audit.verdicts == {"12.0": "no-cuda", "12.1": "no-cuda"}
+
+
+def test_audit_with_failures_is_refused_whatever_its_verdicts(root: Path, dist: Path) -> None:
+    wheel = make_wheel(dist, audit={})
+    beside(wheel, "audit", verdicts={"12.0": "runs"}, failures=[{"what": "a.so needs CUDA 12", "why": ""}])
+    with pytest.raises(PublishRefusedError) as refused:
+        publish(root, [wheel])
+    assert "a.so needs CUDA 12" in refused.value.why
+
+
+def test_label_that_says_partial_is_believed_without_a_build_record(root: Path, dist: Path) -> None:
+    wheel = make_wheel(dist, version="0.1.0+cu130.torch211.partial.sm120a")
+    with pytest.raises(PublishRefusedError) as refused:
+        publish(root, [wheel])
+    assert "[partial]" in refused.value.why
+    publish(root, [wheel], options=Options(allow=frozenset({"partial"})))
+    assert only(root, "sm120-selftest").without == ("unnamed components",)

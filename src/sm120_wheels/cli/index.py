@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +55,12 @@ def command() -> None:
     help=f"Overrule a gate; shown on the wheel's page (repeatable). Gates: {', '.join(GATES)}.",
 )
 @click.option("--require-smoke", is_flag=True, help="Refuse wheels without a passed GPU smoke record of this file.")
+@click.option(
+    "--allow-traps",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Known traps and absences, for wheels that are audited now.",
+)
 @click.option("--timeout", type=float, default=-1, metavar="SECONDS", help="Wait this long for another publish.")
 @click.option("--to", "remote", metavar="REMOTE", help="Then push the index there (see `sm120 index push`).")
 @_json
@@ -63,6 +70,7 @@ def publish(
     cuda: tuple[str, ...],
     allow: tuple[str, ...],
     require_smoke: bool,
+    allow_traps: Path | None,
     timeout: float,
     remote: str | None,
     as_json: bool,
@@ -72,11 +80,12 @@ def publish(
     Evidence lies beside a wheel as WHEEL.audit.json, WHEEL.equivalence.json, WHEEL.smoke.json or WHEEL.provenance and
     is published with it. A wheel without an audit is audited now.
     """
+    from sm120_wheels.index.auditing import live_audit
     from sm120_wheels.index.publish import Options
     from sm120_wheels.index.publish import publish as publish_wheels
 
     options = Options(cuda=cuda, allow=check_allowed(allow), require_smoke=require_smoke, timeout_s=timeout)
-    result = publish_wheels(root, wheels, options=options)
+    result = publish_wheels(root, wheels, options=options, audit=partial(live_audit, traps=allow_traps))
     if as_json:
         lines = [{"action": x.action, "notes": x.notes, **x.wheel.model_dump(mode="json")} for x in result.lines]
         console.out.print_json(json.dumps({"generation": result.generation, "wheels": lines}))

@@ -111,13 +111,14 @@ def document(
 
 
 def _state(kind: EvidenceKind, value: dict[str, Any], where: Path) -> State | None:
+    if kind == "audit":
+        # Its verdicts are judged against the wheel's targets; other findings of it are failures.
+        return "failed" if value.get("failures") else None
     for key in ("state", "outcome", "verdict", "result", "status"):
         if str(value.get(key)).lower() in _STATES:
             return _STATES[str(value[key]).lower()]
     if isinstance(value.get("passed"), bool):
         return "passed" if value["passed"] else "failed"
-    if kind == "audit":
-        return None  # an audit's verdicts are judged against the wheel's targets
     raise _refused(where, "it does not say passed, failed or not run")
 
 
@@ -139,6 +140,9 @@ def _machine(value: dict[str, Any]) -> tuple[str, str]:
 
 
 def _detail(value: dict[str, Any]) -> str:
+    failures = value.get("failures")
+    if isinstance(failures, list) and failures and isinstance(failures[0], dict):
+        return " ".join(str(failures[0].get("what", "")).split())[:300]
     for key in ("reason", "why", "detail", "summary"):
         if isinstance(value.get(key), str):
             return " ".join(value[key].split())[:300]

@@ -54,8 +54,8 @@ def objections(
     def object_to(gate: str, why: str) -> None:
         found.append(Objection(gate=gate, filename=filename, why=why))
 
-    if wheel.build and wheel.build.get("without"):
-        object_to("partial", f"it was built without {', '.join(map(str, wheel.build['without']))}")
+    if wheel.without:
+        object_to("partial", f"it was built without {', '.join(wheel.without)}")
     audits = [e for e in evidence if e.kind == "audit"]
     if not audits:
         object_to("no-audit", "no audit was given and none could be made here")

@@ -17,6 +17,7 @@ from packaging.version import Version
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.index.names import read_labels
 from sm120_wheels.wheel.archive import WheelFile, open_wheel
+from sm120_wheels.wheel.version import is_partial
 
 _SUMMARY_LENGTH = 512
 
@@ -35,6 +36,8 @@ class Inspected:
     """The CUDA index its local version names."""
     torch: str | None
     archs: tuple[str, ...]
+    without: tuple[str, ...]
+    """Components that were left out; ``unnamed components`` where only the version's label says so."""
     build: dict[str, Any] | None
     build_json: bytes | None
     sboms: tuple[bytes, ...]
@@ -63,6 +66,7 @@ def inspect_wheel(path: Path, *, verify: bool = True) -> Inspected:
             label=labels.index,
             torch=".".join(str(torch).split("+")[0].split(".")[:2]) if torch else labels.torch,
             archs=archs,
+            without=_strings(build, "without") or (("unnamed components",) if is_partial(version) else ()),
             build=build,
             build_json=build_json,
             sboms=tuple(

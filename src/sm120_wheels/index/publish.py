@@ -273,7 +273,7 @@ def describe(
         torch=inspected.torch,
         archs=inspected.archs,
         identifier=str(build.get("identifier") or ""),
-        without=tuple(str(w) for w in build.get("without") or ()),
+        without=inspected.without,
         exceptions=exceptions,
         evidence=evidence,
         yanked=yanked,

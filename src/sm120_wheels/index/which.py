@@ -49,7 +49,7 @@ class Choice:
 
 
 def choose(wheels: Sequence[Wheel], machine: Machine) -> Choice:
-    """The best of the wheels that fit: not failed on a GPU, newest release, whole, torch's own CUDA, passed on a GPU."""
+    """The best of the wheels that fit: not failed on a GPU, newest, whole, of torch's own CUDA, passed on a GPU."""
     fitting: list[Wheel] = []
     rejected: list[Rejected] = []
     for wheel in wheels:

@@ -99,7 +99,8 @@ def daemon(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     target.mkdir()
     config = tmp_path / "rsyncd.conf"
     config.write_text(
-        f"use chroot = no\nmunge symlinks = no\n[whl]\npath = {target}\nread only = no\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
+        f"use chroot = no\nmunge symlinks = no\n[whl]\npath = {target}\nread only = no\n"
+        f"uid = {os.getuid()}\ngid = {os.getgid()}\n"
     )
     port = free_port()
     argv = ["rsync", "--daemon", "--no-detach", f"--port={port}", "--address=127.0.0.1", f"--config={config}"]
@@ -251,7 +252,17 @@ def test_object_storage_serves_pip_without_a_web_server(index: Path, bucket: Any
     pushed = push(index, "s3://wheels/whl")
     assert pushed.files == len([k for k in keys(bucket) if k.startswith("whl/files/")])
     address = f"{storage}/wheels/whl/cu130/"
-    argv: list[str | Path] = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--isolated", "-d", tmp_path]
+    argv: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--no-cache-dir",
+        "--isolated",
+        "-d",
+        tmp_path,
+    ]
     # The test server signs nothing; a public bucket needs no credentials.
     done = subprocess.run([*argv, "-i", address, "sm120-selftest"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
