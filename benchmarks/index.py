@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -39,10 +40,25 @@ def work_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+class Took(float):
+    """Seconds by the clock; printed with the seconds of processor time, which other load does not change."""
+
+    cpu: float
+
+    def __format__(self, spec: str) -> str:
+        return f"{float(self):{spec}} s ({self.cpu:{spec}} s CPU)"
+
+
+def timed(work: Callable[[], object]) -> Took:
+    def cpu() -> float:
+        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+    started, used = time.perf_counter(), cpu()
     work()
-    return time.perf_counter() - started
+    took = Took(time.perf_counter() - started)
+    took.cpu = cpu() - used
+    return took
 
 
 @main.command()
@@ -71,10 +87,10 @@ def scale(wheels: int, projects: int, rivals: Path | None) -> None:
             adding = sorted(timed(lambda wheel=wheel: publish(root, [wheel])) for wheel in more)  # type: ignore[misc]
             new = timed(lambda: publish(root, [make_wheel(folder / "more", "new-project", "1.0+cu130.sm120a")]))
             click.echo(
-                f"sm120 index: {size:6} wheels: first build {first:7.2f} s; one more: median {adding[2]:.3f} s, "
-                f"slowest {adding[-1]:.3f} s of 5; one of a new project {new:.3f} s"
+                f"sm120 index: {size:6} wheels: first build {first:.2f}; one more: median {adding[2]:.3f}, "
+                f"slowest {adding[-1]:.3f} of 5; one of a new project {new:.3f}"
             )
-        click.echo(f"sm120 index verify (re-hashes all): {timed(lambda: verify(root)):.2f} s, {verify(root).findings}")
+        click.echo(f"sm120 index verify (re-hashes all): {timed(lambda: verify(root)):.2f}, {verify(root).findings}")
         pages = root / "simple"
         click.echo(
             f"front page: {(root / 'index.html').stat().st_size} bytes; {len(list(pages.iterdir()))} entries in simple/"
@@ -87,7 +103,7 @@ def _rivals(folder: Path, dist: Path, rivals: Path) -> None:
     """The other generators on the same files: they make everything anew each time."""
     names = folder / "names.txt"
     names.write_text("".join(f"{p.name}\n" for p in sorted(dist.glob("*.whl"))))
-    commands = {
+    commands: dict[str, list[str | Path]] = {
         "dumb-pypi": [rivals / "dumb-pypi", "--package-list", names, "--packages-url", "../../files", "--output-dir"],
         "simple-repository-generator": [rivals / "simple-repository-generator", dist, "--force", "--output"],
     }
@@ -95,7 +111,7 @@ def _rivals(folder: Path, dist: Path, rivals: Path) -> None:
         output = folder / name
         for what in ("first build", "with one more wheel"):
             took = timed(lambda: subprocess.run([*argv, output], check=True, capture_output=True))  # noqa: B023
-            click.echo(f"{name}: {what}: {took:.2f} s")
+            click.echo(f"{name}: {what}: {took:.2f}")
             if what == "first build":
                 extra = make_wheel(dist, "tiny-7", f"3.0+cu130.sm120a.{name.replace('-', '.')}", sbom=None)
                 names.write_text(names.read_text() + f"{extra.name}\n")
@@ -154,7 +170,7 @@ def _pip(address: str, downloads: Path, filename: str) -> None:
     """Install a published wheel with real pip, into an empty folder."""
     shutil.rmtree(downloads, ignore_errors=True)
     name, version = filename.split("-")[:2]
-    argv = [
+    argv: list[str | Path] = [
         sys.executable,
         "-m",
         "pip",
