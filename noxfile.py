@@ -55,6 +55,19 @@ def doctor(session: nox.Session) -> None:
 
 
 @nox.session
+def publish(session: nox.Session) -> None:
+    """Publish wheels into the index below wheels/: nox -s publish -- dist/*.whl"""
+    _sm120(session, "index", "publish")
+
+
+@nox.session
+def serve_index(session: nox.Session) -> None:
+    """Serve the index below wheels/ on the loopback interface."""
+    session.install("-e", ".[serve]")
+    session.run("sm120", "index", "serve", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the test suite, real nvcc included."""
     session.install("-e", ".", "--group=test")

@@ -249,6 +249,12 @@ class IndexDamagedError(Sm120Error):
     exit_code = 81
 
 
+class RemoteError(Sm120Error):
+    """The place an index is pushed to refused, or could not be reached; what it shows is still whole."""
+
+    exit_code = 82
+
+
 class Interrupted(Sm120Error):  # noqa: N818 - an event, not an error: what is done is kept
     """Ctrl-C or SIGTERM. 128 + SIGINT, as shells expect."""
 
