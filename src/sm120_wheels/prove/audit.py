@@ -7,12 +7,10 @@ load, since that needs a disassembler.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import WheelInvalidError
@@ -23,9 +21,6 @@ from sm120_wheels.prove.traps import Trap, find_traps
 from sm120_wheels.wheel.elf import read_library
 
 Capability = tuple[int, int]
-
-#: Below this many bytes, starting worker processes takes longer than the reading.
-_WORTH_PROCESSES = 60 << 20
 
 #: Libraries whose soname carries CUDA's own major (libcufft, libcurand … count for themselves).
 _CUDA_SONAMES = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti|nvvm)\.so\.(\d+)$")
@@ -113,15 +108,8 @@ def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: in
 
     ``workers`` 0 means one for each CPU this process may use. Raises :class:`WheelInvalidError` for what is damaged.
     """
-    members = sorted(subject.members, key=lambda m: -m.bytes)
-    workers = min(len(members), workers or len(os.sched_getaffinity(0)))
-    if workers <= 1 or sum(m.bytes for m in members) < _WORTH_PROCESSES:
-        found = [_read(subject, member, tuple(targets)) for member in members]
-    else:
-        # spawn, not fork: the caller may have threads (a progress display, a test runner)
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            jobs = [pool.submit(_read, subject, member, tuple(targets)) for member in members]
-            found = [job.result() for job in jobs]
+    jobs = [(subject, member) for member in subject.members]
+    found = inputs.read_members(jobs, partial(_read, targets=tuple(targets)), workers=workers)
     return Audit(
         name=subject.name,
         version=subject.version,
