@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("sm120_wheels.cli.simulate:command", "How long a build would take with other cores and memory."),
     "broker": ("sm120_wheels.cli.broker:command", "What the compile broker of this host is doing."),
     "audit": ("sm120_wheels.cli.audit:command", "Show what GPU code a wheel carries, and what a GPU would make of it."),
-    "equivalence": ("sm120_wheels.cli.equivalence:command", "Compare the machine code of two builds, kernel by kernel."),
+    "equivalence": ("sm120_wheels.cli.equivalence:command", "Compare two builds' machine code, kernel by kernel."),
 }
 
 

@@ -221,7 +221,8 @@ def listing_lines(code: Code, instructions: Sequence[Instruction]) -> list[str]:
         named = [table[at] for at in table_offsets(instruction, known) if at in table]
         text = str(instruction)
         if named:
-            text = re.sub(r"c\[0x4\]\[[^]]*\]", lambda m: f"address[{', '.join(named)}]", text)
+            # the replacement is a name from the table: no backslash of it may be read as a group
+            text = re.sub(r"c\[0x4\]\[[^]]*\]", f"address[{', '.join(named)}]".replace("\\", r"\\"), text)
         lines.append(text)
     return lines
 

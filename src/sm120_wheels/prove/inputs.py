@@ -84,7 +84,7 @@ def subject(text: str) -> Subject:
                 f"{path.name} is nothing that can hold GPU code",
                 where=str(path),
                 why="it starts like no ELF file, cubin, fat binary or PTX text",
-                hint="give a wheel (.whl), a library (.so), an object file (.o), a .cubin, a .fatbin, a .ptx or a folder",
+                hint="give a wheel (.whl), a library (.so), an object (.o), a .cubin, a .fatbin, a .ptx or a folder",
             )
         return Subject(path=path, name=path.name, version="", is_wheel=False, members=(member,))
     return _installed(text)
