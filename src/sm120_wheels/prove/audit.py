@@ -17,7 +17,7 @@ from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.cubin import Cubin
 from sm120_wheels.prove.elf import Buffer, Elf
-from sm120_wheels.prove.traps import Trap, find_traps
+from sm120_wheels.prove.traps import Trap, by_design, find_traps
 from sm120_wheels.wheel.elf import read_library
 
 Capability = tuple[int, int]
@@ -188,7 +188,28 @@ def _images(member: inputs.Member, buffer: Buffer, where: str, targets: Sequence
         order = sorted(wanted)
         for index, reading in zip(order, find_traps([cubins[i] for i in order]), strict=True):
             images[index] = replace(images[index], traps=reading.traps, traps_unread=reading.unread)
+        _drop_what_is_meant(images, cubins, order)
     return images
+
+
+def _drop_what_is_meant(images: list[Image], cubins: dict[int, Cubin], order: Sequence[int]) -> None:
+    """Take out the traps that are no better on any other architecture: they are no guards."""
+    suspects = []
+    for index in order:
+        image = images[index]
+        others = [
+            cubins[i]
+            for i, other in enumerate(images)
+            if image.traps and i in cubins and other.container == image.container and other.arch != image.arch
+        ]
+        suspects += [(index, trap, others) for trap in image.traps]
+    meant = by_design([(trap, others) for _, trap, others in suspects])
+    kept: dict[int, list[Trap]] = {index: [] for index in order}
+    for (index, trap, _), by_intent in zip(suspects, meant, strict=True):
+        if not by_intent:
+            kept[index].append(trap)
+    for index, traps in kept.items():
+        images[index] = replace(images[index], traps=tuple(traps))
 
 
 def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Cubin | None]]:

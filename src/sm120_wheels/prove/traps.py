@@ -7,11 +7,14 @@ list of symbols. A kernel is called a trap when, following its machine code from
 - ``guard``: it can reach a call of ``vprintf`` or ``__assertfail`` in a kernel that loads the address of a string
   known to be such a guard's message (:data:`GUARDS`). CUTLASS kernels of this kind hold other code too (barriers,
   even stores by warps that do not multiply), but no launch of them can give a result;
-- ``report``: it can reach such a call with any other message, and never writes to global memory;
-- ``abort``: it can reach ``BPT.TRAP`` (``__trap()``, ``__brkpt()``), and never writes to global memory;
+- ``report``: whichever way control goes, it reaches such a call, with any other message, or ``BPT.TRAP``, and it
+  never writes to global memory;
+- ``abort``: the same with ``BPT.TRAP`` alone (``__trap()``, ``__brkpt()``);
 - ``empty``: it does nothing but return.
 
-``assert`` and ``printf`` in a kernel that also works are not traps. What this cannot see: code of functions that are
+``assert`` and ``printf`` in a kernel that also works are not traps, nor is a kernel whose work is an assertion. The
+last three must also depend on the architecture: where the same library has the kernel for other architectures and
+it is no better there, it is that way by design (:func:`by_design`). What this cannot see: code of functions that are
 linked later (relocatable objects), and a string whose address is computed. Kernels that are empty by design are
 listed in :data:`EMPTY_BY_DESIGN`. Only kernels that can be one of these are disassembled (:func:`_candidates`).
 """
@@ -103,6 +106,35 @@ def find_traps(cubins: Sequence[Cubin]) -> list[TrapReading]:
     return [r for r in readings if r is not None]
 
 
+def by_design(suspects: Sequence[tuple[Trap, Sequence[Cubin]]]) -> list[bool]:
+    """For each trap and the code of other architectures for the same translation unit: is the kernel no better there?
+
+    Then what it does is meant, and has nothing to do with the architecture. False where no other architecture has
+    the kernel, and for known guards.
+    """
+    answers = [False] * len(suspects)
+    jobs: dict[Arch, list[tuple[int, Cubin, Kernel]]] = {}
+    better: set[int] = set()
+    for n, (trap, others) in enumerate(suspects):
+        for cubin in others if trap.reason != "guard" else ():
+            for kernel in cubin.kernels:
+                if kernel.name == trap.kernel:
+                    large = len(kernel.code) > _LARGEST_READ_WHOLE
+                    if large or _has(bytes(kernel.code), _OP_STG) or cubin.arch.sm not in readable_archs():
+                        better.add(n)
+                    else:
+                        jobs.setdefault(cubin.arch, []).append((n, cubin, kernel))
+    for arch, all_work in jobs.items():
+        work = [job for job in all_work if job[0] not in better]
+        listings = disassemble([bytes(k.code) for _, _, k in work], arch)
+        for (n, cubin, kernel), instructions in zip(work, listings, strict=True):
+            found = classify(cubin, kernel, instructions)
+            answers[n] = True
+            if found is None or found.reason == "guard":
+                better.add(n)
+    return [same and n not in better for n, same in enumerate(answers)]
+
+
 def _find(cubins: Sequence[Cubin], work: Sequence[tuple[int, Kernel, bool]], arch: Arch) -> list[tuple[int, Trap]]:
     found: list[tuple[int, Trap]] = []
     guarded = [(i, k) for i, k, suspect in work if suspect]
@@ -151,9 +183,12 @@ def classify(cubin: Cubin, kernel: Kernel, instructions: Sequence[Instruction]) 
     names, messages = set(refers.functions), refers.strings
     if bases & _WRITES or names - _REPORTERS:
         return None
+    ends = _reachable(instructions, calls_return=False)
+    if any(instructions[i].base in ("EXIT", "RET") for i in ends):
+        return None
     if names & _REPORTERS:
         return Trap(kernel=kernel.name, reason="report", message=_one_line(messages[0] if messages else ""))
-    if any(instructions[i].opcode.startswith("BPT.TRAP") for i in reached):
+    if any(instructions[i].opcode.startswith("BPT.TRAP") for i in ends):
         return Trap(kernel=kernel.name, reason="abort", message="")
     return None
 
@@ -169,7 +204,7 @@ def _one_line(message: str) -> str:
     return " ".join(message.split())
 
 
-def _reachable(instructions: Sequence[Instruction]) -> list[int]:
+def _reachable(instructions: Sequence[Instruction], *, calls_return: bool = True) -> list[int]:
     """Indices of the instructions that control can reach from the entry, in order.
 
     Nothing follows an unconditional EXIT, BRA, RET or BPT.TRAP. A branch whose target is computed may go anywhere.
@@ -188,7 +223,9 @@ def _reachable(instructions: Sequence[Instruction]) -> list[int]:
                 stack.append(target // INSTRUCTION_BYTES)
             always = not instruction.predicate and "P" not in instruction.operands.split("0x")[0]
             if always and (
-                instruction.base in ("EXIT", "BRA", "JMP", "RET") or instruction.opcode.startswith("BPT.TRAP")
+                instruction.base in ("EXIT", "BRA", "JMP", "RET")
+                or instruction.opcode.startswith("BPT.TRAP")
+                or (instruction.opcode.startswith("CALL.ABS") and not calls_return)
             ):
                 break
             at += 1
