@@ -19,8 +19,10 @@ from sm120_wheels.arch import Arch
 from sm120_wheels.prove.cubin import Cubin, Kernel
 from sm120_wheels.prove.sass import INSTRUCTION_BYTES, Instruction, decode
 
-# Opcode numbers (the low 12 bits of an instruction) of MOV, UMOV, IMAD and HFMA2 with an immediate, sm_75 to sm_121,
-# read off nvdisasm's --hex output. They only choose what is disassembled; the tests compare them with nvdisasm.
+# Opcode numbers (the low 12 bits of an instruction) of NOP, and of MOV, UMOV, IMAD and HFMA2 with an immediate, for
+# sm_75 to sm_121, read off nvdisasm's --hex output. They only choose what is disassembled; the tests compare them
+# with nvdisasm.
+OP_NOP = 0x918
 OP_CONSTANTS = (0x802, 0x882, 0x424, 0x431)
 
 _CONSTANT = re.compile(r"c\[0x4\]\[(U?R\d+|U?RZ)?\+?(-?0x[0-9a-f]+)?\]")
@@ -92,6 +94,17 @@ def find_opcode(code: bytes, opcode: int) -> Iterator[int]:
         if high[at] & 0xF == nibble:
             yield at
         at = low.find(wanted, at + 1)
+
+
+def length_without_padding(code: bytes) -> int:
+    """How many instructions there are before the NOPs that fill up the end."""
+    count = len(code) // INSTRUCTION_BYTES
+    while count:
+        low, high = code[(count - 1) * INSTRUCTION_BYTES : (count - 1) * INSTRUCTION_BYTES + 2]
+        if low != OP_NOP & 0xFF or high & 0xF != OP_NOP >> 8:
+            break
+        count -= 1
+    return count
 
 
 def references(cubin: Cubin, kernel: Kernel, listing: Iterable[tuple[int, Instruction]]) -> References:

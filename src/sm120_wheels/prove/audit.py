@@ -197,10 +197,12 @@ def _drop_what_is_meant(images: list[Image], cubins: dict[int, Cubin], order: Se
     suspects = []
     for index in order:
         image = images[index]
+        if not image.traps:
+            continue
         others = [
             cubins[i]
             for i, other in enumerate(images)
-            if image.traps and i in cubins and other.container == image.container and other.arch != image.arch
+            if i in cubins and other.container == image.container and other.arch != image.arch
         ]
         suspects += [(index, trap, others) for trap in image.traps]
     meant = by_design([(trap, others) for _, trap, others in suspects])

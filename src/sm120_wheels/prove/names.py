@@ -11,9 +11,9 @@ import ctypes.util
 import re
 from functools import cache
 
-#: Identifiers that differ between builds of the same source, with what stands for them. ``<hash>_<length>_<file>_<hash>``
-#: is nvcc's id of a translation unit.
+#: nvcc's id of a translation unit.
 _UNIT = r"[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}(?:_\d+)?"
+#: Identifiers that differ between builds of the same source, with what stands for them.
 _IDENTIFIERS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"_GLOBAL__N__{_UNIT}"), r"<unnamed in \1>"),
     (re.compile(rf"_INTERNAL_{_UNIT}"), r"<internal of \1>"),

@@ -15,13 +15,11 @@ from functools import partial
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.prove import fatbin, inputs
-from sm120_wheels.prove.addresses import References, find_opcode, read_references, uses_table
+from sm120_wheels.prove.addresses import References, length_without_padding, read_references, uses_table
 from sm120_wheels.prove.cubin import Cubin, Kernel
 from sm120_wheels.prove.elf import Buffer, Elf, Section
 from sm120_wheels.prove.names import normalise
-from sm120_wheels.prove.sass import INSTRUCTION_BYTES, readable_archs
-
-_OP_NOP = 0x918
+from sm120_wheels.prove.sass import readable_archs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,17 +144,13 @@ def _prints(
 
 def _print(member: inputs.Member, unit: int, cubin: Cubin, kernel: Kernel, key: str, refers: References) -> Print:
     code = bytes(kernel.code)
-    count = len(code) // INSTRUCTION_BYTES
-    nops = set(find_opcode(code, _OP_NOP))
-    while count and count - 1 in nops:
-        count -= 1
     return Print(
         name=kernel.name,
         key=key,
         library=member.name,
         unit=unit,
         bytes=len(code),
-        instructions=count,
+        instructions=length_without_padding(code),
         code=hashlib.sha256(code).hexdigest(),
         relocations=_digest(_relocations(cubin, f".text.{kernel.name}")),
         constants=_digest(

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sm120_wheels.arch import Arch
-from sm120_wheels.prove.addresses import References, find_opcode, read_references, references
+from sm120_wheels.prove.addresses import References, find_opcode, length_without_padding, read_references, references
 from sm120_wheels.prove.cubin import Cubin, Kernel
 from sm120_wheels.prove.sass import INSTRUCTION_BYTES, Instruction, disassemble, readable_archs, target_of
 
@@ -61,9 +61,11 @@ _IDLE = {"LDC", "LDCU", "ULDC", "MOV", "UMOV", "NOP", "EXIT", "ACQBULK", "PREEXI
 
 # Opcode numbers (the low 12 bits of an instruction) of sm_70 to sm_121, read off nvdisasm's --hex output. They only
 # choose what is disassembled: a wrong one could hide a trap, so the tests compare them with nvdisasm.
-_OP_NOP, _OP_BPT, _OP_STG = 0x918, 0x95C, 0x986
+_OP_BPT, _OP_STG = 0x95C, 0x986
 _SMALL = 8  # instructions; an empty kernel has three
-_LARGEST_READ_WHOLE = 64 << 10  # bytes; a kernel that does nothing is far smaller
+_SMALL_BYTES = 1024
+#: Bytes. Larger kernels are only looked at for known guards: what just reports or aborts has some hundred bytes.
+_LARGEST_READ_WHOLE = 8 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +159,15 @@ def _candidates(cubin: Cubin) -> Iterator[tuple[Kernel, bool]]:
     guarded = any(mark in texts for mark in _GUARD_BYTES)
     for kernel in cubin.kernels:
         code = bytes(kernel.code)
-        small = len(code) // INSTRUCTION_BYTES - sum(1 for _ in find_opcode(code, _OP_NOP)) <= _SMALL
+        small = len(code) <= _SMALL_BYTES and length_without_padding(code) <= _SMALL
         if small and EMPTY_BY_DESIGN.search(kernel.name):
             continue
         reports = bool(cubin.externs(kernel) & _REPORTERS)
         if guarded and reports:
             yield kernel, True
-        elif small or (not _has(code, _OP_STG) and (reports or _has(code, _OP_BPT))):
+        elif small or (
+            len(code) <= _LARGEST_READ_WHOLE and not _has(code, _OP_STG) and (reports or _has(code, _OP_BPT))
+        ):
             yield kernel, False
 
 
