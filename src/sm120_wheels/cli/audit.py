@@ -100,6 +100,6 @@ def command(
         raise AuditFailedError(
             f"the audit of {', '.join(failed_names)} failed",
             why="\n".join(f.what for _, _, failed in results for f in failed),
-            hint="what is missing must be built; a trap that is known and harmless goes into the recipe's list of traps",
+            hint="what is missing must be built; a trap known to be harmless goes into the recipe's list of traps",
         )
     return max((EXIT_CODES[v.answer] for _, verdicts, _ in results for v in verdicts), default=0) if targets else 0

@@ -7,25 +7,20 @@ load, since that needs a disassembler.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.cubin import Cubin
 from sm120_wheels.prove.elf import Buffer, Elf
-from sm120_wheels.prove.traps import Trap, find_traps
+from sm120_wheels.prove.traps import Trap, by_design, find_traps
 from sm120_wheels.wheel.elf import read_library
 
 Capability = tuple[int, int]
-
-#: Below this many bytes, starting worker processes takes longer than the reading.
-_WORTH_PROCESSES = 60 << 20
 
 #: Libraries whose soname carries CUDA's own major (libcufft, libcurand … count for themselves).
 _CUDA_SONAMES = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti|nvvm)\.so\.(\d+)$")
@@ -113,15 +108,8 @@ def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: in
 
     ``workers`` 0 means one for each CPU this process may use. Raises :class:`WheelInvalidError` for what is damaged.
     """
-    members = sorted(subject.members, key=lambda m: -m.bytes)
-    workers = min(len(members), workers or len(os.sched_getaffinity(0)))
-    if workers <= 1 or sum(m.bytes for m in members) < _WORTH_PROCESSES:
-        found = [_read(subject, member, tuple(targets)) for member in members]
-    else:
-        # spawn, not fork: the caller may have threads (a progress display, a test runner)
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            jobs = [pool.submit(_read, subject, member, tuple(targets)) for member in members]
-            found = [job.result() for job in jobs]
+    jobs = [(subject, member) for member in subject.members]
+    found = inputs.read_members(jobs, partial(_read, targets=tuple(targets)), workers=workers)
     return Audit(
         name=subject.name,
         version=subject.version,
@@ -200,7 +188,30 @@ def _images(member: inputs.Member, buffer: Buffer, where: str, targets: Sequence
         order = sorted(wanted)
         for index, reading in zip(order, find_traps([cubins[i] for i in order]), strict=True):
             images[index] = replace(images[index], traps=reading.traps, traps_unread=reading.unread)
+        _drop_what_is_meant(images, cubins, order)
     return images
+
+
+def _drop_what_is_meant(images: list[Image], cubins: dict[int, Cubin], order: Sequence[int]) -> None:
+    """Take out the traps that are no better on any other architecture: they are no guards."""
+    suspects = []
+    for index in order:
+        image = images[index]
+        if not image.traps:
+            continue
+        others = [
+            cubins[i]
+            for i, other in enumerate(images)
+            if i in cubins and other.container == image.container and other.arch != image.arch
+        ]
+        suspects += [(index, trap, others) for trap in image.traps]
+    meant = by_design([(trap, others) for _, trap, others in suspects])
+    kept: dict[int, list[Trap]] = {index: [] for index in order}
+    for (index, trap, _), by_intent in zip(suspects, meant, strict=True):
+        if not by_intent:
+            kept[index].append(trap)
+    for index, traps in kept.items():
+        images[index] = replace(images[index], traps=tuple(traps))
 
 
 def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Cubin | None]]:

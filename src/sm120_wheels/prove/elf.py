@@ -75,8 +75,8 @@ class Elf:
         self.where = where
         if len(self.view) < _HEADER.size or bytes(self.view[:4]) != MAGIC:
             raise self._damaged("it does not start with an ELF header")
-        ident, kind, machine, _, _, _, shoff, flags, _, _, _, shentsize, shnum, shstrndx = _HEADER.unpack_from(
-            self.view
+        ident, kind, machine, _, _, phoff, shoff, flags, _, phentsize, phnum, shentsize, shnum, shstrndx = (
+            _HEADER.unpack_from(self.view)
         )
         if ident[4] != 2 or ident[5] != 1:
             raise self._damaged("only 64-bit little-endian files are read")
@@ -84,6 +84,7 @@ class Elf:
         self.type: int = kind
         self.machine: int = machine
         self.flags: int = flags
+        self._window(phoff, phentsize * phnum, "the program header table")
         self.sections = self._read_sections(shoff, shentsize, shnum, shstrndx)
         self._by_name = {s.name: s for s in reversed(self.sections)}
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import mmap
+import multiprocessing
+import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.prove.elf import MAGIC as ELF_MAGIC
 from sm120_wheels.prove.fatbin import MAGIC as FATBIN_MAGIC
 from sm120_wheels.wheel.archive import WheelFile, open_wheel
+
+_T = TypeVar("_T")
 
 Kind = Literal["host", "cubin", "fatbin", "ptx"]
 
@@ -79,7 +84,7 @@ def subject(text: str) -> Subject:
                 f"{path.name} is nothing that can hold GPU code",
                 where=str(path),
                 why="it starts like no ELF file, cubin, fat binary or PTX text",
-                hint="give a wheel (.whl), a library (.so), an object file (.o), a .cubin, a .fatbin, a .ptx or a folder",
+                hint="give a wheel (.whl), a library (.so), an object (.o), a .cubin, a .fatbin, a .ptx or a folder",
             )
         return Subject(path=path, name=path.name, version="", is_wheel=False, members=(member,))
     return _installed(text)
@@ -151,6 +156,27 @@ def mapped(subject: Subject, member: Member) -> Iterator[tuple[mmap.mmap, Path]]
         buffer = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         stack.callback(_close, buffer)
         yield buffer, path
+
+
+#: Below this many bytes, starting worker processes takes longer than the reading.
+_WORTH_PROCESSES = 60 << 20
+
+
+def read_members(
+    jobs: Sequence[tuple[Subject, Member]], read: Callable[[Subject, Member], _T], *, workers: int = 0
+) -> list[_T]:
+    """Apply ``read`` to each member, the largest first, in parallel processes; answers in the order given.
+
+    ``read`` must be picklable. ``workers`` 0 means one for each CPU that this process may use.
+    """
+    workers = min(len(jobs), workers or len(os.sched_getaffinity(0)))
+    if workers <= 1 or sum(m.bytes for _, m in jobs) < _WORTH_PROCESSES:
+        return [read(subject, member) for subject, member in jobs]
+    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][1].bytes)
+    # spawn, not fork: the caller may have threads (a progress display, a test runner)
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {i: pool.submit(read, *jobs[i]) for i in order}
+        return [running[i].result() for i in range(len(jobs))]
 
 
 def _close(buffer: mmap.mmap) -> None:

@@ -11,29 +11,43 @@ import ctypes.util
 import re
 from functools import cache
 
-#: Parts of a mangled name that differ between builds of the same source, with what stands for them. Each is a
-#: mangled identifier: its length in decimal, then the identifier.
-_VARYING: tuple[tuple[re.Pattern[str], str], ...] = (
-    # nvcc's unnamed namespace: _GLOBAL__N__<hash>_<length>_<file>_<hash>[_<number>]
-    (re.compile(r"\d+_GLOBAL__N__[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}(?:_\d+)?(?=[\dEILKNS]|$)"), r"<unnamed in \1>"),
-    (re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}(?:_\d+)?"), r"<unnamed in \1>"),
-    # device variables and functions of a translation unit that must not clash: _INTERNAL_<hash>_<length>_<file>_<hash>
-    (re.compile(r"\d*_INTERNAL_[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}(?:_\d+)?(?=[\dEILKNS]|$)"), r"<internal of \1>"),
-    # static functions with a unique prefix: __nv_static_<n>__<hash>_<length>_<file>_<hash>_
-    (re.compile(r"__nv_static_\d+__[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}(?:_\d+)?_"), r"<static of \1>"),
-    # lambdas and other local entities of nvcc carry the translation unit's id
-    (re.compile(r"__T[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}"), r"<id of \1>"),
-    # CUB_300001_SM_800_900_1200_NS, THRUST_…: the architectures compiled together are part of the namespace's name
-    (re.compile(r"\d+(CUB|THRUST)_(\d+)_SM_[\d_]+_NS"), r"<\1_\2>"),
+#: nvcc's id of a translation unit.
+_UNIT = r"[0-9a-f]{8}_\d+_(\w+?)_[0-9a-f]{8}(?:_\d+)?"
+#: Identifiers that differ between builds of the same source, with what stands for them.
+_IDENTIFIERS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(rf"_GLOBAL__N__{_UNIT}"), r"<unnamed in \1>"),
+    (re.compile(rf"_INTERNAL_{_UNIT}"), r"<internal of \1>"),
+    (re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_(\w+)"), r"<unnamed in \1>"),
+    # CUB_300001_SM_800_900_1200, with or without _NS: the architectures compiled together are in the namespace's name
+    (re.compile(r"(CUB|THRUST)_(\d+)_SM_[\d_]+(?:_NS)?"), r"<\1_\2>"),
 )
+#: Prefixes and suffixes inside an identifier: static functions, and the id of lambdas and other local entities.
+_INSIDE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(rf"__nv_static_\d+__{_UNIT}_"), r"<static of \1>"),
+    (re.compile(rf"__T{_UNIT}"), r"<id of \1>"),
+)
+#: Where such an identifier starts: after its length in decimal, as C++ mangling writes names.
+_LENGTH = re.compile(r"(\d+)(?=_GLOBAL__N__|_INTERNAL_|(?:CUB|THRUST)_\d+_SM_)")
 
 
 @cache
 def normalise(mangled: str) -> str:
     """The name without what differs between builds; not a mangled name any more where something was replaced."""
-    for pattern, replacement in _VARYING:
-        mangled = pattern.sub(replacement, mangled)
-    return mangled
+    parts, at = [], 0
+    for match in _LENGTH.finditer(mangled):
+        start, end = match.end(), match.end() + int(match[1])
+        identifier = mangled[start:end]
+        if match.start() < at or end > len(mangled):
+            continue
+        for pattern, replacement in _IDENTIFIERS:
+            if whole := pattern.fullmatch(identifier):
+                parts += [mangled[at : match.start()], whole.expand(replacement)]
+                at = end
+                break
+    text = "".join([*parts, mangled[at:]])
+    for pattern, replacement in _INSIDE:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 @cache

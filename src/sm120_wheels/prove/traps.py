@@ -7,11 +7,14 @@ list of symbols. A kernel is called a trap when, following its machine code from
 - ``guard``: it can reach a call of ``vprintf`` or ``__assertfail`` in a kernel that loads the address of a string
   known to be such a guard's message (:data:`GUARDS`). CUTLASS kernels of this kind hold other code too (barriers,
   even stores by warps that do not multiply), but no launch of them can give a result;
-- ``report``: it can reach such a call with any other message, and never writes to global memory;
-- ``abort``: it can reach ``BPT.TRAP`` (``__trap()``, ``__brkpt()``), and never writes to global memory;
+- ``report``: whichever way control goes, it reaches such a call, with any other message, or ``BPT.TRAP``, and it
+  never writes to global memory;
+- ``abort``: the same with ``BPT.TRAP`` alone (``__trap()``, ``__brkpt()``);
 - ``empty``: it does nothing but return.
 
-``assert`` and ``printf`` in a kernel that also works are not traps. What this cannot see: code of functions that are
+``assert`` and ``printf`` in a kernel that also works are not traps, nor is a kernel whose work is an assertion. The
+last three must also depend on the architecture: where the same library has the kernel for other architectures and
+it is no better there, it is that way by design (:func:`by_design`). What this cannot see: code of functions that are
 linked later (relocatable objects), and a string whose address is computed. Kernels that are empty by design are
 listed in :data:`EMPTY_BY_DESIGN`. Only kernels that can be one of these are disassembled (:func:`_candidates`).
 """
@@ -19,14 +22,14 @@ listed in :data:`EMPTY_BY_DESIGN`. Only kernels that can be one of these are dis
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.prove.addresses import References, find_opcode, length_without_padding, read_references, references
 from sm120_wheels.prove.cubin import Cubin, Kernel
-from sm120_wheels.prove.sass import INSTRUCTION_BYTES, Instruction, decode, disassemble, readable_archs, target_of
+from sm120_wheels.prove.sass import INSTRUCTION_BYTES, Instruction, disassemble, readable_archs, target_of
 
 Reason = Literal["guard", "report", "abort", "empty"]
 
@@ -58,11 +61,11 @@ _IDLE = {"LDC", "LDCU", "ULDC", "MOV", "UMOV", "NOP", "EXIT", "ACQBULK", "PREEXI
 
 # Opcode numbers (the low 12 bits of an instruction) of sm_70 to sm_121, read off nvdisasm's --hex output. They only
 # choose what is disassembled: a wrong one could hide a trap, so the tests compare them with nvdisasm.
-_OP_NOP, _OP_BPT, _OP_STG = 0x918, 0x95C, 0x986
-#: MOV, UMOV, IMAD and HFMA2 with an immediate: how ptxas puts an offset into a register.
-_OP_CONSTANTS = (0x802, 0x882, 0x424, 0x431)
+_OP_BPT, _OP_STG = 0x95C, 0x986
 _SMALL = 8  # instructions; an empty kernel has three
-_LARGEST_READ_WHOLE = 64 << 10  # bytes; a kernel that does nothing is far smaller
+_SMALL_BYTES = 1024
+#: Bytes. Larger kernels are only looked at for known guards: what just reports or aborts has some hundred bytes.
+_LARGEST_READ_WHOLE = 8 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,24 +108,48 @@ def find_traps(cubins: Sequence[Cubin]) -> list[TrapReading]:
     return [r for r in readings if r is not None]
 
 
+def by_design(suspects: Sequence[tuple[Trap, Sequence[Cubin]]]) -> list[bool]:
+    """For each trap and the code of other architectures for the same translation unit: is the kernel no better there?
+
+    Then what it does is meant, and has nothing to do with the architecture. False where no other architecture has
+    the kernel, and for known guards.
+    """
+    answers = [False] * len(suspects)
+    jobs: dict[Arch, list[tuple[int, Cubin, Kernel]]] = {}
+    better: set[int] = set()
+    for n, (trap, others) in enumerate(suspects):
+        for cubin in others if trap.reason != "guard" else ():
+            for kernel in cubin.kernels:
+                if kernel.name == trap.kernel:
+                    large = len(kernel.code) > _LARGEST_READ_WHOLE
+                    if large or _has(bytes(kernel.code), _OP_STG) or cubin.arch.sm not in readable_archs():
+                        better.add(n)
+                    else:
+                        jobs.setdefault(cubin.arch, []).append((n, cubin, kernel))
+    for arch, all_work in jobs.items():
+        work = [job for job in all_work if job[0] not in better]
+        listings = disassemble([bytes(k.code) for _, _, k in work], arch)
+        for (n, cubin, kernel), instructions in zip(work, listings, strict=True):
+            found = classify(cubin, kernel, instructions)
+            answers[n] = True
+            if found is None or found.reason == "guard":
+                better.add(n)
+    return [same and n not in better for n, same in enumerate(answers)]
+
+
 def _find(cubins: Sequence[Cubin], work: Sequence[tuple[int, Kernel, bool]], arch: Arch) -> list[tuple[int, Trap]]:
     found: list[tuple[int, Trap]] = []
-    guarded = [(i, k, _address_loads(bytes(k.code))) for i, k, suspect in work if suspect]
-    flat = [bytes(k.code[n * INSTRUCTION_BYTES :][:INSTRUCTION_BYTES]) for _, k, at in guarded for n in at]
-    decoded = iter(decode(flat, arch))
+    guarded = [(i, k) for i, k, suspect in work if suspect]
     caught = set()
-    for index, kernel, at in guarded:
-        listing = [(n, next(decoded)) for n in at]
-        trap = _guard(cubins[index], kernel, _references(cubins[index], kernel, listing))
-        if trap:
-            found.append((index, trap))
-            caught.add((index, kernel.symbol.index))
+    for (i, kernel), refers in zip(guarded, read_references([(cubins[i], k) for i, k in guarded], arch), strict=True):
+        if trap := _guard(cubins[i], kernel, refers):
+            found.append((i, trap))
+            caught.add((i, kernel.symbol.index))
     rest = [(i, k) for i, k, _ in work if (i, k.symbol.index) not in caught and len(k.code) <= _LARGEST_READ_WHOLE]
     listings = disassemble([bytes(k.code) for _, k in rest], arch)
-    for (index, kernel), instructions in zip(rest, listings, strict=True):
-        trap = classify(cubins[index], kernel, instructions)
-        if trap:
-            found.append((index, trap))
+    for (i, kernel), instructions in zip(rest, listings, strict=True):
+        if trap := classify(cubins[i], kernel, instructions):
+            found.append((i, trap))
     return found
 
 
@@ -132,48 +159,20 @@ def _candidates(cubin: Cubin) -> Iterator[tuple[Kernel, bool]]:
     guarded = any(mark in texts for mark in _GUARD_BYTES)
     for kernel in cubin.kernels:
         code = bytes(kernel.code)
-        low, high = code[0::INSTRUCTION_BYTES], code[1::INSTRUCTION_BYTES]
-        small = len(low) - _count(low, high, _OP_NOP) <= _SMALL
+        small = len(code) <= _SMALL_BYTES and length_without_padding(code) <= _SMALL
         if small and EMPTY_BY_DESIGN.search(kernel.name):
             continue
         reports = bool(cubin.externs(kernel) & _REPORTERS)
         if guarded and reports:
             yield kernel, True
-        elif small or (not _count(low, high, _OP_STG) and (reports or _count(low, high, _OP_BPT))):
+        elif small or (
+            len(code) <= _LARGEST_READ_WHOLE and not _has(code, _OP_STG) and (reports or _has(code, _OP_BPT))
+        ):
             yield kernel, False
 
 
-#: Maps the eighth byte of an instruction to 1 where its low bits are those of constant bank 4.
-_BANK_4 = bytes(b & 0x07 == 1 for b in range(256))
-
-
-def _address_loads(code: bytes) -> list[int]:
-    """Indices of the instructions that may use constant bank 4 or make a constant, in order.
-
-    The bank is in bits 54 to 58 of every instruction that reads one. Instructions that have other things there are
-    sorted out by the disassembly that follows.
-    """
-    low, high = code[0::INSTRUCTION_BYTES], code[1::INSTRUCTION_BYTES]
-    marks, upper = code[7::INSTRUCTION_BYTES].translate(_BANK_4), code[6::INSTRUCTION_BYTES]
-    found = [i for i, mark in enumerate(marks) if mark and upper[i] & 0xC0 == 0]
-    for opcode in _OP_CONSTANTS:
-        wanted, nibble = opcode & 0xFF, opcode >> 8
-        at = low.find(wanted)
-        while at >= 0:
-            if high[at] & 0xF == nibble:
-                found.append(at)
-            at = low.find(wanted, at + 1)
-    return sorted(set(found))
-
-
-def _count(low: bytes, high: bytes, opcode: int) -> int:
-    """How many instructions have this opcode number, given the first and second byte of each."""
-    wanted, nibble = opcode & 0xFF, opcode >> 8
-    count, at = 0, low.find(wanted)
-    while at >= 0:
-        count += high[at] & 0xF == nibble
-        at = low.find(wanted, at + 1)
-    return count
+def _has(code: bytes, opcode: int) -> bool:
+    return next(find_opcode(code, opcode), None) is not None
 
 
 def classify(cubin: Cubin, kernel: Kernel, instructions: Sequence[Instruction]) -> Trap | None:
@@ -182,23 +181,25 @@ def classify(cubin: Cubin, kernel: Kernel, instructions: Sequence[Instruction]) 
     bases = {instructions[i].base for i in reached}
     if bases <= _IDLE:
         return Trap(kernel=kernel.name, reason="empty", message="")
-    references = _references(cubin, kernel, [(i, instructions[i]) for i in reached])
-    if trap := _guard(cubin, kernel, references):
+    refers = references(cubin, kernel, [(i, instructions[i]) for i in reached])
+    if trap := _guard(cubin, kernel, refers):
         return trap
-    names, messages = references
+    names, messages = set(refers.functions), refers.strings
     if bases & _WRITES or names - _REPORTERS:
+        return None
+    ends = _reachable(instructions, calls_return=False)
+    if any(instructions[i].base in ("EXIT", "RET") for i in ends):
         return None
     if names & _REPORTERS:
         return Trap(kernel=kernel.name, reason="report", message=_one_line(messages[0] if messages else ""))
-    if any(instructions[i].opcode.startswith("BPT.TRAP") for i in reached):
+    if any(instructions[i].opcode.startswith("BPT.TRAP") for i in ends):
         return Trap(kernel=kernel.name, reason="abort", message="")
     return None
 
 
-def _guard(cubin: Cubin, kernel: Kernel, references: tuple[set[str], list[str]]) -> Trap | None:
-    names, messages = references
-    guards = [m for m in messages if any(pattern.search(m) for _, pattern in GUARDS)]
-    if guards and (names | cubin.externs(kernel)) & _REPORTERS:
+def _guard(cubin: Cubin, kernel: Kernel, refers: References) -> Trap | None:
+    guards = [m for m in refers.strings if any(pattern.search(m) for _, pattern in GUARDS)]
+    if guards and (set(refers.functions) | cubin.externs(kernel)) & _REPORTERS:
         return Trap(kernel=kernel.name, reason="guard", message=_one_line(guards[0]))
     return None
 
@@ -207,7 +208,7 @@ def _one_line(message: str) -> str:
     return " ".join(message.split())
 
 
-def _reachable(instructions: Sequence[Instruction]) -> list[int]:
+def _reachable(instructions: Sequence[Instruction], *, calls_return: bool = True) -> list[int]:
     """Indices of the instructions that control can reach from the entry, in order.
 
     Nothing follows an unconditional EXIT, BRA, RET or BPT.TRAP. A branch whose target is computed may go anywhere.
@@ -226,59 +227,10 @@ def _reachable(instructions: Sequence[Instruction]) -> list[int]:
                 stack.append(target // INSTRUCTION_BYTES)
             always = not instruction.predicate and "P" not in instruction.operands.split("0x")[0]
             if always and (
-                instruction.base in ("EXIT", "BRA", "JMP", "RET") or instruction.opcode.startswith("BPT.TRAP")
+                instruction.base in ("EXIT", "BRA", "JMP", "RET")
+                or instruction.opcode.startswith("BPT.TRAP")
+                or (instruction.opcode.startswith("CALL.ABS") and not calls_return)
             ):
                 break
             at += 1
     return sorted(seen)
-
-
-_CONSTANT = re.compile(r"c\[0x4\]\[(U?R\d+|U?RZ)?\+?(-?0x[0-9a-f]+)?\]")
-_REGISTER = re.compile(r"^(U?R\d+),")
-_IMMEDIATE = re.compile(r"^(U?R\d+),(?:RZ,RZ,)?(0x[0-9a-f]+)$")
-_HALVES = re.compile(r"^(R\d+),-RZ,RZ,([^,]+),([^,]+)$")
-
-
-def _references(cubin: Cubin, kernel: Kernel, listing: Iterable[tuple[int, Instruction]]) -> tuple[set[str], list[str]]:
-    """The outside functions whose addresses these (index, instruction) load, and the strings, in order of use."""
-    functions: set[str] = set()
-    strings: list[str] = []
-
-    def refer(index: int) -> None:
-        symbol = cubin.symbols[index]
-        text = cubin.string_at(symbol)
-        if text is not None:
-            strings.append(text)
-        elif symbol.section == 0:
-            functions.add(symbol.name)
-
-    by_offset = {r.offset // INSTRUCTION_BYTES: r.symbol for r in cubin.elf.relocations(f".text.{kernel.name}")}
-    known: dict[str, int] = {}
-    for i, instruction in listing:
-        if i in by_offset and by_offset[i] < len(cubin.symbols):
-            refer(by_offset[i])
-        for register, offset in _CONSTANT.findall(instruction.operands):
-            at = known.get(register, -1) if register and not register.endswith("RZ") else 0
-            if at >= 0 and (symbol := cubin.addresses.get(at + int(offset or "0", 16))):
-                refer(symbol.index)
-        if written := _REGISTER.match(instruction.operands):
-            value = _constant(instruction)
-            known.pop(written[1], None)
-            if value is not None:
-                known[written[1]] = value
-    return functions, strings
-
-
-def _constant(instruction: Instruction) -> int | None:
-    """The constant that an instruction puts into its register, for the three ways ptxas writes one."""
-    if instruction.predicate:
-        return None
-    if instruction.base in ("MOV", "UMOV", "IMAD") and (match := _IMMEDIATE.match(instruction.operands)):
-        return int(match[2], 16)
-    if instruction.base == "HFMA2" and (match := _HALVES.match(instruction.operands)):
-        try:  # two half-precision immediates whose bits make the number
-            high, low = (struct.unpack("<H", struct.pack("<e", float(part)))[0] for part in match.groups()[1:])
-        except (ValueError, OverflowError):
-            return None
-        return int(high) << 16 | int(low)
-    return None
