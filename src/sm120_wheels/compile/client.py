@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,17 @@ class Client:
     kills_before: int = 0
     group: int | None = None
     processes: dict[int, int] = field(default_factory=dict)
+
+    def send(self, packet: bytes) -> None:
+        """Say something, without waiting. What cannot be said is dropped: a lost peer is noticed when it is read
+        from."""
+        try:
+            self.connection.send(packet)
+        except BlockingIOError:
+            return  # a full buffer means that it does not read; a ping or a status is not worth waiting for
+        except OSError as exc:
+            if exc.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.EMSGSIZE):
+                raise
 
     def summary(self, now: float) -> dict[str, Any]:
         return {

@@ -1,0 +1,279 @@
+"""What the broker decides with: its clients, the policy, the budget and what is known about compiles.
+
+It reads /proc and cgroups and answers launchers; listening, and when to do what, is the broker's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sm120_wheels.compile import budget, sampling
+from sm120_wheels.compile.client import Client, Stage
+from sm120_wheels.compile.command import parse
+from sm120_wheels.compile.knowledge import Knowledge, Origin
+from sm120_wheels.compile.policy import Policy, Task
+from sm120_wheels.compile.protocol import Message
+from sm120_wheels.compile.records import end_record, sample_record
+
+#: Tries of one compile: as predicted, with more, alone, alone once more.
+MOST_TRIES = 4
+#: How often running compiles are sampled, in seconds, and the part of the broker's time that it may take: with many
+#: compiles it becomes rarer instead of dearer.
+SAMPLE_S = 0.1
+_SAMPLE_SHARE = 0.05
+_LINGER_S = 60.0
+#: A status is one packet, which the kernel limits to about 200 kB.
+_MOST_LISTED = 200
+
+
+class Admission:
+    """Who waits and who runs. All times are seconds of ``time.monotonic`` unless they say otherwise."""
+
+    def __init__(self) -> None:
+        self.clients: dict[int, Client] = {}
+        self.knowledge = Knowledge()
+        self.budget = budget.measure()
+        self.policy = Policy(budget=self.budget.memory, cores=self.budget.cores, ceiling=self.budget.ceiling)
+        self.sample_gap = SAMPLE_S
+        self._used = self._most_used = 0
+        self._biases: dict[str, float] = {}
+
+    def introduce(self, client: Client, message: Message) -> None:
+        get = message.fields.get
+        client.command = parse(message.arguments, get("cwd", "/"))
+        client.uid = get("uid", "")
+        client.origin = Origin(
+            package=get("SM120_PACKAGE", ""),
+            session=get("SM120_SESSION", ""),
+            profile=get("SM120_PROFILE", ""),
+            store=get("SM120_STORE", ""),
+        )
+        client.records = get("SM120_RECORDS", "")
+        client.attempt = message.number("attempt")
+        client.memory_cap = message.number("SM120_MEMORY") or None
+        client.cores_cap = message.number("SM120_CORES") or None
+        client.prediction = self.knowledge.predict(client.command, client.origin)
+        client.arrived = time.monotonic() - message.number("waited_ms") / 1000
+        client.arrived_at = time.time() - message.number("waited_ms") / 1000
+        self.measure()
+
+    def waits(self, client: Client, now: float) -> None:
+        """A launcher asks for leave. One whose headers are still being read is let in by :meth:`predict_pending`."""
+        if client.prediction.basis != "pending":
+            self.wait(client, now, memory=client.prediction.memory, alone=False)
+            self._restore_attempt(client, client.attempt, now)
+
+    def wait(self, client: Client, now: float, *, memory: int, alone: bool) -> None:
+        client.stage = Stage.WAITING
+        client.waiting_since = now
+        self.policy.submit(
+            Task(
+                key=client.uid,
+                memory=memory,
+                seconds=client.prediction.seconds,
+                cores=client.command.parallel,
+                arrived=client.arrived,
+                alone=alone,
+            )
+        )
+
+    def predict_pending(self, now: float) -> None:
+        """Headers have been read: let those wait for memory that had no prediction yet."""
+        for client in self.clients.values():
+            if client.stage is Stage.NEW and client.prediction.basis == "pending":
+                client.prediction = self.knowledge.predict(client.command, client.origin)
+                if client.prediction.basis != "pending":
+                    self.wait(client, now, memory=client.prediction.memory, alone=False)
+                    self._restore_attempt(client, client.attempt, now)
+
+    def _restore_attempt(self, client: Client, attempt: int, now: float) -> None:
+        """A launcher that waits for a later try under a new broker keeps its larger claim."""
+        client.attempt = attempt
+        if attempt:
+            self.wait(client, now, memory=client.prediction.memory << attempt, alone=attempt >= 2)
+
+    def resume(self, client: Client, message: Message, now: float) -> None:
+        client.attempt = message.number("attempt")
+        client.reserved = message.number("held")
+        client.started = now - message.number("elapsed_ms") / 1000
+        client.stage = Stage.RUNNING
+        client.kills_before = budget.oom_kills()
+        client.group = sampling.process_group(client.pid)
+        self.policy.resume(
+            Task(
+                key=client.uid,
+                memory=client.reserved,
+                seconds=client.prediction.seconds,
+                cores=client.command.parallel,
+                arrived=client.arrived,
+            ),
+            started=client.started,
+        )
+
+    def ended(self, client: Client, message: Message, now: float) -> None:
+        self.policy.forget(client.uid)
+        seconds = message.number("wall_ms") / 1000
+        if client.stage is not Stage.RUNNING:  # it ran under an earlier broker
+            client.attempt, client.reserved = message.number("attempt"), message.number("held")
+            client.started, client.kills_before = now - seconds, budget.oom_kills()
+        peak = max(client.peak, message.number("maxrss"))
+        code = message.number("exit")
+        weak_sign = code != 0 and client.attempt == 0 and budget.oom_kills() > client.kills_before
+        killed = code != 0 and (message.number("killed") == 1 or weak_sign)
+        retry = killed and client.attempt + 1 < MOST_TRIES
+        self.knowledge.learn(
+            client.command,
+            client.origin,
+            client.prediction,
+            peak=peak,
+            seconds=seconds,
+            cpu_seconds=message.number("cpu_ms") / 1000,
+            complete=code == 0,
+        )
+        record = end_record(client, peak=peak, code=code, killed=killed, retry=retry, message=message)
+        self._record(client.records, record)
+        self._relearn(client.origin.session, now)
+        if retry:
+            client.attempt += 1
+            alone = client.attempt >= 2  # then what it held when it was killed is as good a guess as any
+            more = max(client.prediction.memory, int(1.1 * peak))
+            self.wait(client, now, memory=more if alone else max(2 * client.reserved, int(1.5 * peak)), alone=alone)
+        else:
+            client.stage = Stage.DONE
+        client.peak = 0
+        client.send(b"retry" if retry else b"done")
+
+    def _relearn(self, session: str, now: float) -> None:
+        """When this build's predictions prove too small, those that still wait are predicted anew."""
+        bias = self.knowledge.bias(session)
+        if abs(bias / self._biases.get(session, 1.0) - 1) < 0.1:
+            return
+        self._biases[session] = bias
+        for client in self.clients.values():
+            if client.origin.session == session and client.stage is Stage.WAITING and client.attempt == 0:
+                client.prediction = self.knowledge.predict(client.command, client.origin)
+                self.wait(client, client.waiting_since, memory=client.prediction.memory, alone=False)
+
+    def lost(self, client: Client) -> None:
+        """The other side is gone. What its compile has left running is ended, and holds its memory until it is."""
+        if client.stage is not Stage.RUNNING:
+            self._drop(client)
+            return
+        for pid, ticks in client.processes.items():
+            if sampling.alive(pid, ticks) and sampling.process_group(pid) == client.group:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        client.stage = Stage.LINGERING
+        client.lost = time.monotonic()
+        self._settle(client, client.lost)
+
+    def _settle(self, client: Client, now: float) -> None:
+        left = [p for p, t in client.processes.items() if sampling.alive(p, t)]
+        if not left or now - client.lost > _LINGER_S:
+            self._drop(client)
+
+    def _drop(self, client: Client) -> None:
+        if client.stage in (Stage.WAITING, Stage.RUNNING, Stage.LINGERING):
+            self.policy.forget(client.uid)
+        self.clients.pop(id(client), None)
+
+    def rest(self) -> None:
+        """Nobody has been here for a while."""
+        self.knowledge.rest()
+        self._biases.clear()
+
+    def admit(self, now: float) -> None:
+        by_uid = {c.uid: c for c in self.clients.values() if c.stage is Stage.WAITING}
+        for task in self.policy.admit(now):
+            client = by_uid[task.key]
+            client.stage = Stage.RUNNING
+            client.started, client.started_at = now, time.time()
+            client.reserved = task.memory
+            client.kills_before = budget.oom_kills()
+            client.group = sampling.process_group(client.pid)
+            client.send(b"go %d" % max(1, task.memory))
+
+    def sample(self, now: float) -> None:
+        began = time.perf_counter()
+        self._used = 0
+        for client in list(self.clients.values()):
+            if client.stage is Stage.LINGERING:
+                self._settle(client, now)
+            if client.stage is Stage.RUNNING:
+                tree = sampling.tree(client.pid)
+                client.processes = tree.processes or client.processes
+                client.used = tree.resident
+                client.peak = max(client.peak, tree.resident)
+                self._used += tree.resident
+                self.policy.observe(client.uid, tree.resident)
+        self._most_used = max(self._most_used, self._used)
+        self.sample_gap = max(SAMPLE_S, (time.perf_counter() - began) / _SAMPLE_SHARE)
+
+    def measure(self) -> None:
+        """Read the limits and free memory anew: what other programs take holds back new admissions."""
+        clients = list(self.clients.values())
+        usage: dict[Path, int] = {}
+        for client in clients:
+            for folder in client.folders:
+                usage[folder] = usage.get(folder, 0) + (client.used if client.stage is Stage.RUNNING else 0)
+        caps = [c.memory_cap for c in clients if c.memory_cap]
+        cores = [c.cores_cap for c in clients if c.cores_cap]
+        self.budget = budget.measure(
+            cap=min(caps, default=None),
+            cores=min(cores, default=None),
+            own_usage=self._used,
+            own_usage_in=usage,
+            folders=list(usage) or None,
+        )
+        self.policy.resize(budget=self.budget.memory, cores=self.budget.cores, ceiling=self.budget.ceiling)
+
+    def status(self, now: float) -> dict[str, Any]:
+        """What ``sm120 broker status`` and the progress display show; memory in bytes, times in seconds."""
+        clients = [c for c in self.clients.values() if c.stage is not Stage.NEW]
+        running = [c for c in clients if c.stage in (Stage.RUNNING, Stage.LINGERING)]
+        order = {task.key: place for place, task in enumerate(self.policy.order(now))}
+        waiting = sorted((c for c in clients if c.stage is Stage.WAITING), key=lambda c: order.get(c.uid, 0))
+        return {
+            "pid": os.getpid(),
+            "budget": self.budget.memory,
+            "ceiling": self.budget.ceiling,
+            "bound_by": self.budget.bound_by,
+            "cores": self.budget.cores,
+            "held": self.policy.held,
+            "used": self._used,
+            "running_count": len(running),
+            "waiting_count": len(waiting),
+            "why_waiting": self.policy.why_waiting(now),
+            "waiting_in": dict(collections.Counter(c.origin.session for c in waiting)),
+            "running": [c.summary(now) for c in running[:_MOST_LISTED]],
+            "waiting": [c.summary(now) for c in waiting[:_MOST_LISTED]],
+        }
+
+    def _record(self, path: str, record: dict[str, Any]) -> None:
+        if not path:
+            return
+        try:
+            with Path(path).open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+        except OSError as exc:
+            self.knowledge.complaints.append(f"{path}: {exc}")
+
+    def record_sample(self, now: float) -> None:
+        """One line about the whole for every build that has compiles here."""
+        for path in {c.records for c in self.clients.values() if c.records}:
+            self._record(path, sample_record(self.policy, self.budget, used=self._most_used, now=now))
+        self._most_used = self._used
+
+    def complain(self) -> None:
+        """Say in the broker's log what could not be read or written, each once."""
+        for complaint in dict.fromkeys(self.knowledge.complaints):
+            print(f"{time.strftime('%F %T')} {complaint}", file=sys.stderr, flush=True)
+        self.knowledge.complaints.clear()
