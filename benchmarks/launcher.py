@@ -79,7 +79,9 @@ def main() -> int:
         holder.terminate()
         holder.wait()
     print("| | launcher (C) | Python -I -S |\n|---|--:|--:|")
-    print(f"| start, ms | {launched - plain:.1f} with the broker's answer | {median_ms(python_start, env) - plain:.1f} |")
+    print(
+        f"| start, ms | {launched - plain:.1f} with the broker's answer | {median_ms(python_start, env) - plain:.1f} |"
+    )
     print(f"| memory while waiting, KiB (PSS) | {held} | {waiting_kib(python, env)} |")
     print(f"\n{_MANY} compiles of nothing under ninja: {many_plain:.2f} ms each, {many:.2f} ms each with the launcher")
     print(f"load average: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

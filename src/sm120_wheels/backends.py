@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from sm120_wheels import paths
 from sm120_wheels.compile import cmake, flashinfer, progress
 from sm120_wheels.compile.isolation import no_network_prefix
@@ -17,8 +19,9 @@ from sm120_wheels.provision import Provisioned
 from sm120_wheels.recipe import PackageVersion
 from sm120_wheels.stages import Record, WorkFolder
 from sm120_wheels.wheel.finish import FinishRequest, finish
-from sm120_wheels.wheel.reproducible import reproducible_build
+from sm120_wheels.wheel.reproducible import Reproducible, reproducible_build
 from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool
+from sm120_wheels.wheel.tags import CUDA_AND_TORCH
 
 
 def compile_package(
@@ -59,10 +62,13 @@ def compile_package(
 
 
 def profile_path(plan: Plan) -> Path | None:
-    """The measured profile that ships with the recipe for this version and target, if there is one."""
+    """The measured profile that ships with the recipe for this target: this version's, else the nearest older one's,
+    else the oldest; None where there is none. Sources that a version does not have do no harm."""
     targets = "+".join(arch.number for arch in plan.targets)
-    file = paths.recipes_root() / plan.recipe / "profiles" / f"{plan.version}-sm{targets}.csv"
-    return file if file.is_file() else None
+    folder = paths.recipes_root() / plan.recipe / "profiles"
+    found = {Version(file.name.partition("-sm")[0]): file for file in folder.glob(f"*-sm{targets}.csv")}
+    older = [version for version in found if version <= Version(plan.version)]
+    return found[max(older) if older else min(found)] if found else None
 
 
 def _cmake(
@@ -80,13 +86,7 @@ def _cmake(
             defines[f"FETCHCONTENT_SOURCE_DIR_{planned.fetchcontent.upper()}"] = str(work.sources / into)
     if provisioned.numa:
         defines |= provisioned.numa.cmake_defines()
-    stable = reproducible_build(
-        source_root=work.sources,
-        build_root=work.compile,
-        source_date_epoch=patched["source_date_epoch"],
-        others={provisioned.cuda.root: "cuda", provisioned.environment.root: "environment"},
-        nvcc=version_pair(provisioned.cuda.version),
-    )
+    stable = _stable(work.sources, work, patched, provisioned)
     request = cmake.CmakeBuild(
         project=work.sources / pins.main / pins.directory,
         python=provisioned.environment.python,
@@ -120,13 +120,7 @@ def _flashinfer(
 ) -> tuple[list[Path], Record]:
     """The three raw wheels, and which modules they hold."""
     source = work.sources / pins.main
-    stable = reproducible_build(
-        source_root=source,
-        build_root=work.compile,
-        source_date_epoch=patched["source_date_epoch"],
-        others={provisioned.cuda.root: "cuda", provisioned.environment.root: "environment"},
-        nvcc=version_pair(provisioned.cuda.version),
-    )
+    stable = _stable(source, work, patched, provisioned)
     built = flashinfer.build(
         flashinfer.FlashinferBuildRequest(
             source_dir=source,
@@ -156,6 +150,16 @@ def _flashinfer(
     }
 
 
+def _stable(sources: Path, work: WorkFolder, patched: Record, provisioned: Provisioned) -> Reproducible:
+    return reproducible_build(
+        source_root=sources,
+        build_root=work.compile,
+        source_date_epoch=patched["source_date_epoch"],
+        others={provisioned.cuda.root: "cuda", provisioned.environment.root: "environment"},
+        nvcc=version_pair(provisioned.cuda.version),
+    )
+
+
 def version_pair(version: str) -> tuple[int, int]:
     """``(13, 0)`` of ``13.0.88``."""
     major, minor = version.split(".")[:2]
@@ -177,6 +181,9 @@ def finish_wheels(
                 source_date_epoch=patched["source_date_epoch"],
                 # Kernels of flashinfer do not link torch, and its shim may require nothing but providers.
                 requires_dist=() if wheel.name.startswith("flashinfer_jit_cache") else (plan.requires_torch,),
+                python_tag=None if plan.backend == "flashinfer-aot" else plan.python_tag,
+                # libnuma comes with the system, as the driver does; no policy lists it, and it is never bundled.
+                excluded_libraries=(*CUDA_AND_TORCH, *(("libnuma.so*",) if plan.numa else ())),
                 expected_cuda_major=int(plan.cuda.split(".")[0]),
                 sources=tuple(
                     Source(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sm120_wheels.console import note
 from sm120_wheels.plan import Plan
 from sm120_wheels.toolchain.cuda import CudaToolkit, ensure_cuda
 from sm120_wheels.toolchain.given import given_environment
@@ -63,6 +64,7 @@ def provision(
         cuda_home=cuda_home,
         need=tuple(cuda_needs),
         host_compiler=host_compiler,
+        on_line=note,
     )
     if environment is not None:
         needs = () if torch_runtime else ("build", "cmake", "ninja", "scikit-build-core")
@@ -75,6 +77,7 @@ def provision(
             cache_root=cache_root,
             offline=offline,
             need_headers=True,
+            on_line=note,
         )
     numa = ensure_numa(cache_root=cache_root, offline=offline, allow_install=True) if plan.numa else None
     return Provisioned(cuda=cuda, environment=python, numa=numa)

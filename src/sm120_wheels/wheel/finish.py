@@ -11,11 +11,12 @@ import fnmatch
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from packaging.tags import Tag
 from packaging.version import InvalidVersion, Version
 
 from sm120_wheels.errors import WheelInvalidError
@@ -45,6 +46,8 @@ class FinishRequest:
     """Seconds since 1970 for every timestamp; best the upstream commit's time."""
     requires_dist: tuple[str, ...] = ()
     requires_python: str | None = None
+    python_tag: str | None = None
+    """Interpreter and ABI, ``cp312-cp312``, in place of the backend's: where a module holds to one Python's ABI."""
     platform_policy: str = "auto"
     """``auto``: the oldest manylinux tag that holds; ``linux``: a plain tag, for this distribution only; or the one
     manylinux tag, without its machine (``manylinux_2_28``), that must hold."""
@@ -94,13 +97,12 @@ def finish(request: FinishRequest) -> FinishedWheel:
         kept = [m for m in wheel.members if m not in set(removed)]
         libraries = host_libraries(wheel, kept, Path(work))
         _refuse_bad_links(libraries, request)
-        _refuse_broken_abi3(libraries, wheel.filename, request.raw)
-        platform = _platform(libraries, wheel.filename, request)
-        finished_tags = {f"{t.interpreter}-{t.abi}-{p}" for t in wheel.filename.tags for p in platform.tags}
+        name = _retagged(wheel.filename, request.python_tag)
+        _refuse_broken_abi3(libraries, name, request.raw)
+        platform = _platform(libraries, name, request)
+        finished_tags = {f"{t.interpreter}-{t.abi}-{p}" for t in name.tags for p in platform.tags}
         dist_info = f"{_escaped_name(wheel)}-{version}.dist-info"
-        filename = (
-            f"{_escaped_name(wheel)}-{version}{_build_part(wheel.filename)}-{_tag_part(wheel.filename, platform)}.whl"
-        )
+        filename = f"{_escaped_name(wheel)}-{version}{_build_part(name)}-{_tag_part(name, platform)}.whl"
         members = [
             *_kept_members(wheel, kept, dist_info),
             *_made_members(wheel, request, version, finished_tags, dist_info, has_code=bool(libraries)),
@@ -212,6 +214,13 @@ def _refuse_broken_abi3(libraries: list[Library], name: WheelName, raw: Path) ->
             hint=f"build it with the limited API of Python {baseline[0]}.{baseline[1]} (USE_SABI), leave it out, "
             "or give up the abi3 tag",
         )
+
+
+def _retagged(name: WheelName, python_tag: str | None) -> WheelName:
+    if python_tag is None:
+        return name
+    interpreter, abi = python_tag.split("-")
+    return replace(name, tags=frozenset(Tag(interpreter, abi, tag.platform) for tag in name.tags))
 
 
 def _platform(libraries: list[Library], name: WheelName, request: FinishRequest) -> tags.PlatformDecision:
