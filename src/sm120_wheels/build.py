@@ -6,6 +6,7 @@ What a stage does lives in its own module; here they are only put in order and t
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +81,7 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
         fetched = _fetch(plan, pins, work, options.settings)
         patched = _patch(plan, pins, work, fetched["output"])
+        started = time.monotonic()
         provisioned = provision(
             plan,
             cache_root=paths.cache_root(),
@@ -92,7 +94,12 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
             cuda_needs=pins.cuda_needs,
             tools=pins.tools,
         )
-        work.run("provision", provisioned.record, still_there=lambda output: bool(output == provisioned.record()))
+        work.run(
+            "provision",
+            provisioned.record,
+            still_there=lambda output: bool(output == provisioned.record()),
+            spent=time.monotonic() - started,
+        )
         compiled = _compile(plan, pins, work, patched["output"], provisioned, options)
         finished = _finish(plan, work, patched["output"], provisioned, compiled["output"])
         if not options.keep_work:

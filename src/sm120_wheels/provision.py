@@ -42,6 +42,12 @@ class Provisioned:
         }
 
 
+def _note_downloads(line: str) -> None:
+    """Of what uv says, the lines that tell why one waits."""
+    if line.lstrip().startswith(("Downloading", "Prepared", "Building")):
+        note(line.strip())
+
+
 def provision(
     plan: Plan,
     *,
@@ -64,7 +70,7 @@ def provision(
         cuda_home=cuda_home,
         need=tuple(cuda_needs),
         host_compiler=host_compiler,
-        on_line=note,
+        on_line=_note_downloads,
     )
     if environment is not None:
         needs = () if torch_runtime else ("build", "cmake", "ninja", "scikit-build-core")
@@ -77,7 +83,7 @@ def provision(
             cache_root=cache_root,
             offline=offline,
             need_headers=True,
-            on_line=note,
+            on_line=_note_downloads,
         )
     numa = ensure_numa(cache_root=cache_root, offline=offline, allow_install=True) if plan.numa else None
     return Provisioned(cuda=cuda, environment=python, numa=numa)

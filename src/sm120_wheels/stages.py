@@ -59,8 +59,13 @@ class WorkFolder:
             return None
         return record if (record.get("key"), record.get("format")) == (self.key, FORMAT) else None
 
-    def run(self, stage: str, work: Callable[[], Record], *, still_there: Callable[[Record], bool]) -> Record:
-        """The record of a stage: the one on disk where ``still_there`` finds its outputs, else that of ``work()``."""
+    def run(
+        self, stage: str, work: Callable[[], Record], *, still_there: Callable[[Record], bool], spent: float = 0.0
+    ) -> Record:
+        """The record of a stage: the one on disk where ``still_there`` finds its outputs, else that of ``work()``.
+
+        ``spent``: seconds that the stage took before this call.
+        """
         record = self.read(stage)
         if record is not None and still_there(record["output"]):
             return record
@@ -74,7 +79,7 @@ class WorkFolder:
             "format": FORMAT,
             "key": self.key,
             "started": round(started, 3),
-            "seconds": round(time.monotonic() - clock, 3),
+            "seconds": round(time.monotonic() - clock + spent, 3),
             "output": output,
         }
         files.write_json(self.record_path(stage), record)
