@@ -56,16 +56,17 @@ def serving() -> Iterator[Web]:
                 if start >= len(body):
                     self._head(416, 0)
                     return
-            self._head(status, len(body) - start)
+            self._head(status, len(body) - start, self.path)
             cut = web.break_after.pop(0) if web.break_after else -1
             self.wfile.write(body[start:] if cut < 0 else body[start : start + cut])
             if cut >= 0:
                 self.wfile.flush()
                 self.close_connection = True
 
-        def _head(self, status: int, length: int) -> None:
+        def _head(self, status: int, length: int, path: str = "") -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(length))
+            self.send_header("Content-Type", "text/html" if path.endswith("/") else "application/octet-stream")
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
