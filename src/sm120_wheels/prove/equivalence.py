@@ -15,7 +15,7 @@ import fnmatch
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sm120_wheels.arch import Arch
@@ -190,26 +190,40 @@ def _find_relocated(pairs: list[Pair], ours: _Side, reference: _Side) -> list[Pa
     if not suspects or ours[1].sm not in readable_archs():
         return pairs
     keys = frozenset(p.key for p in suspects)
-    mine = _readable(prints.codes(*ours, keys), ours[1])
-    theirs = _readable(prints.codes(*reference, keys), reference[1])
+    mine = {_place(c.kernel): (c, lines) for c, lines in _listed(prints.codes(*ours, keys), ours[1])}
+    theirs = {_place(c.kernel): (c, lines) for c, lines in _listed(prints.codes(*reference, keys), reference[1])}
     result = []
     for pair in pairs:
         if pair in suspects and pair.ours and pair.reference:
-            same = mine.get(_place(pair.ours)) == theirs.get(_place(pair.reference))
-            if same and _place(pair.ours) in mine:
-                pair = Pair(status="relocated", key=pair.key, ours=pair.ours, reference=pair.reference, why=pair.why)
+            left, right = mine.get(_place(pair.ours)), theirs.get(_place(pair.reference))
+            if left and right and _differ_by_table_only(left, right):
+                pair = replace(pair, status="relocated")
         result.append(pair)
     return result
+
+
+def _differ_by_table_only(ours: tuple[Code, list[str]], reference: tuple[Code, list[str]]) -> bool:
+    """Whether each instruction that differs loads the address of the same thing, with the same scheduling.
+
+    What nvdisasm prints is not enough: it leaves out stalls and barriers, which a changed bit may be in.
+    """
+    size = INSTRUCTION_BYTES
+    for i, (mine, theirs) in enumerate(zip(ours[1], reference[1], strict=True)):
+        one, other = ours[0].text[i * size : (i + 1) * size], reference[0].text[i * size : (i + 1) * size]
+        if one != other and (mine != theirs or "address[" not in mine or one[13:] != other[13:]):
+            return False
+    end = len(ours[1]) * size
+    return ours[0].text[end:] == reference[0].text[end:]
 
 
 def _place(kernel: Print) -> tuple[str, int, str]:
     return kernel.library, kernel.unit, kernel.name
 
 
-def _readable(found: Iterable[Code], arch: Arch) -> dict[tuple[str, int, str], list[str]]:
-    listed = list(found)
-    listings = disassemble([c.text for c in listed], arch)
-    return {_place(c.kernel): listing_lines(c, listing) for c, listing in zip(listed, listings, strict=True)}
+def _listed(found: Iterable[Code], arch: Arch) -> list[tuple[Code, list[str]]]:
+    codes = list(found)
+    listings = disassemble([c.text for c in codes], arch)
+    return [(c, listing_lines(c, listing)) for c, listing in zip(codes, listings, strict=True)]
 
 
 def listing_lines(code: Code, instructions: Sequence[Instruction]) -> list[str]:
@@ -238,10 +252,10 @@ def show(
     keys = frozenset(p.key for p in wanted)
     if not keys:
         return []
-    mine = _readable(prints.codes(ours, comparison.arch, ours.members, keys), comparison.arch)
-    theirs = _readable(
-        prints.codes(reference, comparison.reference_arch, reference.members, keys), comparison.reference_arch
-    )
+    codes = prints.codes(ours, comparison.arch, ours.members, keys)
+    mine = {_place(c.kernel): lines for c, lines in _listed(codes, comparison.arch)}
+    codes = prints.codes(reference, comparison.reference_arch, reference.members, keys)
+    theirs = {_place(c.kernel): lines for c, lines in _listed(codes, comparison.reference_arch)}
     lines: list[str] = []
     for pair in wanted:
         lines += ["", f"{pair.status}: {brief(pair.name, 200)}" + (f" ({', '.join(pair.why)})" if pair.why else "")]

@@ -6,6 +6,7 @@ attached to a CI run or opened from a disk. It follows the browser's dark or lig
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,7 +14,7 @@ from importlib import resources
 
 from sm120_wheels.files import human_bytes
 from sm120_wheels.prove.audit import Audit, Library
-from sm120_wheels.prove.names import demangle
+from sm120_wheels.prove.names import brief
 from sm120_wheels.prove.verdict import CLASSES, Failure, LibraryVerdict, Verdict
 
 
@@ -186,23 +187,32 @@ def _libraries(audit: Audit) -> str:
     )
 
 
+#: Names listed for each library; the JSON has them all.
+_LISTED = 400
+
+
 def _details(verdict: Verdict) -> Iterator[str]:
     for lib in verdict.loaded:
         if lib.traps:
-            items = "".join(
-                f"<li><code>{escape(demangle(t.kernel))}</code><br>{t.reason}"
+            texts = [
+                f"<code>{escape(brief(t.kernel, 400))}</code><br>{t.reason}"
                 f"{': ' + escape(t.message) if t.message else ''}"
                 f"{' — allowed: ' + escape(t.allowed) if t.allowed else ''}"
-                f"{' — replaced by <code>' + escape(demangle(t.twin)) + '</code>' if t.twin else ''}</li>"
+                f"{' — replaced by <code>' + escape(brief(t.twin, 400)) + '</code>' if t.twin else ''}"
                 for t in lib.traps
-            )
-            yield (
-                f"<details><summary>{verdict.target}: {len(lib.traps)} traps in {escape(lib.path)}</summary>"
-                f"<ul>{items}</ul></details>"
-            )
-        if lib.absent:
-            items = "".join(f"<li><code>{escape(demangle(k))}</code></li>" for k in dict.fromkeys(lib.absent))
-            yield (
-                f"<details><summary>{verdict.target}: {len(lib.absent)} kernels without code in {escape(lib.path)}"
-                f"{' (allowed)' if lib.absence_allowed else ''}</summary><ul>{items}</ul></details>"
-            )
+            ]
+            yield _list(f"{verdict.target}: {len(texts)} traps in {lib.path}", texts)
+        if lib.absent and lib.runnable:
+            texts = [f"<code>{escape(brief(k, 400))}</code>" for k in lib.absent]
+            allowed = f" (allowed: {lib.absence_allowed})" if lib.absence_allowed else ""
+            yield _list(f"{verdict.target}: {len(texts)} kernels without code in {lib.path}{allowed}", texts)
+        elif lib.absent:
+            yield f"<p>{verdict.target}: nothing for it in {escape(lib.path)} ({len(lib.absent)} kernels)</p>"
+
+
+def _list(title: str, texts: Sequence[str]) -> str:
+    counted = Counter(texts)
+    items = [f"<li>{text}{f' ×{n}' if n > 1 else ''}</li>" for text, n in list(counted.items())[:_LISTED]]
+    if len(counted) > _LISTED:
+        items.append(f"<li>and {len(counted) - _LISTED} more</li>")
+    return f"<details><summary>{escape(title)}</summary><ul>{''.join(items)}</ul></details>"

@@ -151,7 +151,7 @@ def _judge_library(library: Library, target: Capability, name: str, allow: Allow
         counts={c: counts[c] for c in CLASSES},
         absent=tuple(absent),
         absence_allowed=allow.allows_absence(library.path, name) if absent else "",
-        traps=tuple(_found(t, name, allow, live) for t in sorted(traps, key=lambda t: t.kernel)),
+        traps=_found(traps, name, allow, live),
         unread=unread,
         dead=dict(sorted(dead.items())),
     )
@@ -160,22 +160,23 @@ def _judge_library(library: Library, target: Capability, name: str, allow: Allow
 _VARIANT = re.compile(r"sm_?\d{2,3}(?=[^0-9]|$)", re.IGNORECASE)
 
 
-def _found(trap: Trap, target: str, allow: AllowList, live: Iterable[str]) -> TrapFound:
-    twin = ""
-    if _VARIANT.search(trap.kernel):
-        family = _family(trap.kernel)
-        twin = min((k for k in live if k != trap.kernel and _family(k) == family), default="")
-    return TrapFound(
-        kernel=trap.kernel,
-        reason=trap.reason,
-        message=trap.message,
-        allowed=allow.allows_trap(trap, target),
-        twin=twin,
+def _found(traps: Sequence[Trap], target: str, allow: AllowList, live: Iterable[str]) -> tuple[TrapFound, ...]:
+    wanted = {_VARIANT.sub("sm*", t.kernel) for t in traps if _VARIANT.search(t.kernel)}
+    twins: dict[str, str] = {}
+    for kernel in sorted(live) if wanted else ():
+        family = _VARIANT.sub("sm*", kernel)
+        if family in wanted:
+            twins.setdefault(family, kernel)
+    return tuple(
+        TrapFound(
+            kernel=trap.kernel,
+            reason=trap.reason,
+            message=trap.message,
+            allowed=allow.allows_trap(trap, target),
+            twin=twins.get(_VARIANT.sub("sm*", trap.kernel), "") if _VARIANT.search(trap.kernel) else "",
+        )
+        for trap in sorted(traps, key=lambda t: t.kernel)
     )
-
-
-def _family(kernel: str) -> str:
-    return _VARIANT.sub("sm*", kernel)
 
 
 def loader_skips(paths: Sequence[str], target: Capability) -> dict[str, str]:
