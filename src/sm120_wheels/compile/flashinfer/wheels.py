@@ -109,12 +109,11 @@ def build_python_wheel(
 ) -> Path:
     """``flashinfer-python`` as upstream's backend makes it for a release: public version, pure Python, with headers.
 
-    The backend copies folders about in its source, so it gets a copy. Raises :class:`ConfigureError` where it fails.
+    The backend writes into its source, so it gets a stand-in. Raises :class:`ConfigureError` where it fails.
     """
-    copy = work / "python-source"
-    shutil.rmtree(copy, ignore_errors=True)
-    skipped = shutil.ignore_patterns("tests", "*.egg-info", "__pycache__", "build")
-    shutil.copytree(source, copy, symlinks=True, ignore=lambda d, n: skipped(d, n) if Path(d) == source else set())
+    stand_in = work / "python-source"
+    shutil.rmtree(stand_in, ignore_errors=True)
+    _link_source(source, stand_in)
     settings = {
         "FLASHINFER_BUILD_NO_PIP": "1",  # or it would install compilers into the environment
         "BUILD_NVEP": "0",  # a further native part, for other targets
@@ -139,13 +138,30 @@ def build_python_wheel(
             )
 
     try:
-        return Path(ProjectBuilder(copy, str(python), runner=runner).build("wheel", str(out)))
+        return Path(ProjectBuilder(stand_in, str(python), runner=runner).build("wheel", str(out)))
     except BuildBackendException as exc:
         raise ConfigureError(
             "flashinfer's build backend cannot be used", where=str(source), why=str(exc), hint=f"see {log}"
         ) from exc
     finally:
-        shutil.rmtree(copy, ignore_errors=True)
+        shutil.rmtree(stand_in, ignore_errors=True)
+
+
+def _link_source(source: Path, stand_in: Path) -> None:
+    """A folder like ``source`` in which the backend may make files, without copying the 900 MB that it only reads.
+
+    Real are the folders in which it makes something (the root, and ``flashinfer`` for its ``data``) and the root's
+    files; everything else is a link.
+    """
+    (stand_in / "flashinfer").mkdir(parents=True)
+    for entry in source.iterdir():
+        if entry.is_file():
+            shutil.copy2(entry, stand_in / entry.name)
+        elif entry.name not in ("flashinfer", "tests", "build", "__pycache__") and entry.suffix != ".egg-info":
+            (stand_in / entry.name).symlink_to(entry, target_is_directory=True)
+    for entry in (source / "flashinfer").iterdir():
+        if entry.name not in ("data", "__pycache__"):
+            (stand_in / "flashinfer" / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
 
 
 def write_provider(
