@@ -121,6 +121,13 @@ def test_folder_without_an_index_leaves_with_17(sm120: Run, arguments: list[str]
     assert "there is no index here" in err
 
 
+def test_root_that_cannot_be_written_leaves_with_17(sm120: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = sm120("index", "publish", make_wheel(tmp_path), "--root", tmp_path / "file" / "index")
+    assert code == 17
+    assert "the index cannot be written" in err
+
+
 def test_publish_can_push_at_once(sm120: Run, tmp_path: Path) -> None:
     code, out, _ = sm120("index", "publish", make_wheel(tmp_path), "--to", tmp_path / "copy")
     assert code == 0

@@ -21,6 +21,7 @@ def wheel(**changed: Any) -> Inspected:
         "label": "cu130",
         "torch": None,
         "archs": ("12.0a",),
+        "pure": False,
         "without": (),
         "build": None,
         "build_json": None,
@@ -72,6 +73,13 @@ def test_wheel_without_gpu_code_passes_only_if_it_claims_none() -> None:
     none = evidence("audit", verdicts={"12.0": "no-cuda", "12.1": "no-cuda"})
     assert gates_of(wheel(label=None, archs=()), none) == []
     assert gates_of(wheel(label="cu130", archs=()), none) == ["audit"]
+    assert gates_of(wheel(archs=("12.0f",)), none) == ["audit"]
+
+
+def test_pure_wheel_of_a_set_may_carry_the_sets_label() -> None:
+    none = evidence("audit", verdicts={"12.0": "no-cuda", "12.1": "no-cuda"})
+    assert gates_of(wheel(archs=("12.0f",), pure=True), none) == []
+    assert gates_of(wheel(archs=("12.0f",), pure=True), RUNS) == ["audit"]
 
 
 def test_audit_that_says_failed_is_refused_whatever_its_verdicts() -> None:

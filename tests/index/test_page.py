@@ -209,6 +209,25 @@ _LOW_CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "allowed", "badge"),
+    [
+        ({"12.0": "runs", "12.1": "none"}, False, ">runs on 12.0</a>"),
+        ({"12.0": "part", "12.1": "none"}, True, 'class="badge part"'),
+        ({"12.0": "none", "12.1": "none"}, True, 'class="badge failed"'),
+        ({"12.0": "none", "12.1": "runs"}, True, ">only on 12.1</a>"),
+    ],
+)
+def test_an_audit_that_did_not_pass_never_looks_like_one(
+    root: Path, dist: Path, verdicts: dict[str, str], allowed: bool, badge: str
+) -> None:
+    wheel = make_wheel(dist, audit=verdicts)
+    publish(root, [wheel], options=Options(allow=frozenset({"audit"} if allowed else ())))
+    page = (root / "index.html").read_text()
+    assert badge in page
+    assert ('class="badge passed"' in page) is not allowed
+
+
 def test_front_page_of_many_wheels_says_what_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sm120_wheels.index import page as pages
 

@@ -116,6 +116,13 @@ def test_wheel_without_gpu_code_fits_any_gpu_and_none() -> None:
     assert choose([pure], dataclasses.replace(RTX_5090, gpus=())).wheel == pure
 
 
+def test_pure_wheel_of_a_set_fits_the_gpus_its_label_names() -> None:
+    audit = Evidence(kind="audit", sha256="0" * 64, size=1, verdicts={"12.0": "no-cuda", "12.1": "no-cuda"})
+    part = wheel(archs=("12.0f",), evidence=(audit,), filename="tiny-1-py3-none-any.whl")
+    assert choose([part], SPARK).wheel == part
+    assert "has code for 12.0a; this GPU is 12.1" in reasons(part.model_copy(update={"archs": ("12.0a",)}), SPARK)
+
+
 def test_wheel_of_unknown_target_is_not_taken_on_trust() -> None:
     assert "has code for 12.9z; this GPU is 12.0" in reasons(wheel(archs=("12.9z",), evidence=()))
     assert "has code for no known target" in reasons(wheel(archs=(), evidence=(smoke("passed"), RAN)))

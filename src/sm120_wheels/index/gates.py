@@ -79,6 +79,8 @@ def audit_problem(wheel: Inspected, audit: Evidence) -> str:
     verdicts = audit.verdicts
     if audit.state == "failed":
         return f"its audit says failed{_because(audit)}"
+    if wheel.pure and set(verdicts.values()) == {"no-cuda"}:
+        return ""  # its label says which set it belongs to; a wheel for any platform holds no machine code
     targets = sorted({c for arch in wheel.archs for c in _capabilities(arch)})
     if not targets:
         if wheel.label is None and set(verdicts.values()) == {"no-cuda"}:

@@ -36,6 +36,8 @@ class Inspected:
     """The CUDA index its local version names."""
     torch: str | None
     archs: tuple[str, ...]
+    pure: bool
+    """Whether it is for any platform."""
     without: tuple[str, ...]
     """Components that were left out; ``unnamed components`` where only the version's label says so."""
     build: dict[str, Any] | None
@@ -66,6 +68,7 @@ def inspect_wheel(path: Path, *, verify: bool = True) -> Inspected:
             label=labels.index,
             torch=".".join(str(torch).split("+")[0].split(".")[:2]) if torch else labels.torch,
             archs=archs,
+            pure=all(tag.platform == "any" for tag in wheel.filename.tags),
             without=_strings(build, "without") or (("unnamed components",) if is_partial(version) else ()),
             build=build,
             build_json=build_json,

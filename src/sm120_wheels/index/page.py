@@ -107,8 +107,12 @@ def audit_badge(wheel: Wheel, *, up: str) -> Badge:
         return Badge(text="no GPU code", kind="passed", title="holds no GPU code", href=href)
     told = "; ".join(f"{k}: {v}" for k, v in audit.verdicts.items())
     runs = [k for k, v in audit.verdicts.items() if v == "runs"]
-    if "audit" in wheel.exceptions or audit.state == "failed" or not runs:
-        return Badge(text="failed", kind="failed", title=told or audit.detail, href=href)
+    part = [k for k, v in audit.verdicts.items() if v == "part"]
+    if audit.state == "failed" or not (runs or part):
+        return Badge(text="failed", kind="failed", title=audit.detail or told, href=href)
+    if "audit" in wheel.exceptions or not runs:
+        text = f"in part on {', '.join(part)}" if part else f"only on {', '.join(runs)}"
+        return Badge(text=text, kind="part", title=told, href=href)
     return Badge(text=f"runs on {', '.join(runs)}", kind="passed", title=told, href=href)
 
 

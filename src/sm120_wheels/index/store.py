@@ -8,6 +8,7 @@ is not known here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sm120_wheels.errors import BusyError
+from sm120_wheels.errors import BusyError, SettingError
 from sm120_wheels.files import content_key, locked, no_space_is_an_error
 from sm120_wheels.index.layout import FORMAT, Layout, Snapshot, damaged, read_manifest, shard_of
 
@@ -55,7 +56,18 @@ def writing(root: Path, *, timeout_s: float = -1, on_wait: str = "", trust: bool
     """
     layout = Layout(root)
     with no_space_is_an_error(root):
-        layout.state.mkdir(parents=True, exist_ok=True)
+        try:
+            layout.state.mkdir(parents=True, exist_ok=True)
+            layout.lock.touch()
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise SettingError(
+                "the index cannot be written",
+                where=str(root),
+                why=f"{exc.strerror}: {exc.filename}",
+                hint="give a folder that you may write to with --root",
+            ) from exc
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(layout.lock, what="the index", timeout_s=0))

@@ -110,7 +110,8 @@ def _python_problem(wheel: Wheel, machine: Machine) -> str:
 def _gpu_problem(wheel: Wheel, machine: Machine) -> str:
     audit = wheel.latest("audit")
     verdicts = audit.verdicts if audit else {}
-    if not wheel.archs and set(verdicts.values()) <= {"no-cuda"}:
+    no_code = bool(verdicts) and set(verdicts.values()) == {"no-cuda"}
+    if not wheel.archs and (no_code or not verdicts):
         return ""
     capability = machine.capability
     if capability is None:
@@ -118,6 +119,9 @@ def _gpu_problem(wheel: Wheel, machine: Machine) -> str:
             return f"the compute capability of {machine.gpus[0].name} is unknown"
         return "no NVIDIA GPU was found (say which with --gpu 12.0)"
     text = f"{capability[0]}.{capability[1]}"
+    if no_code:
+        # Without code of its own it says by its label which GPUs the set it belongs to is for.
+        verdicts = {}
     if text in verdicts and verdicts[text] != "runs":
         return f"has no complete code for compute capability {text} (audit: {verdicts[text]})"
     if text not in verdicts and not any(_runs(arch, capability) for arch in wheel.archs):
