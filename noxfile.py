@@ -12,15 +12,16 @@ import nox
 
 nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 nox.options.sessions = ["tests"]
 
 TEST_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 
-def _sm120(session: nox.Session, *arguments: str, groups: tuple[str, ...] = ()) -> None:
+def _sm120(session: nox.Session, *arguments: str) -> None:
     """Install the project into the session's environment and run the ``sm120`` command."""
-    session.install("-e", ".", *(f"--group={group}" for group in groups))
+    session.install("-e", ".")
     session.run("sm120", *arguments, *session.posargs)
 
 
@@ -65,6 +66,12 @@ def serve_index(session: nox.Session) -> None:
     """Serve the index below wheels/ on the loopback interface."""
     session.install("-e", ".[serve]")
     session.run("sm120", "index", "serve", *session.posargs)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Show what GPU code wheels carry, and what a GPU would make of it: nox -s audit -- WHEEL…"""
+    _sm120(session, "audit")
 
 
 @nox.session
