@@ -15,7 +15,6 @@ from sm120_wheels.plan import BuildRequest
 
 
 @click.command("build")
-@click.argument("recipe")
 @target_options
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Most compiles at once. Default: one per core.")
 @click.option("--memory", type=Bytes(), metavar="SIZE", help="Memory budget, e.g. 20GiB. Default: what is free.")
@@ -23,15 +22,7 @@ from sm120_wheels.plan import BuildRequest
 @click.option("--keep-work", is_flag=True, help="Keep patched sources and objects after a build that ended well.")
 @json_option
 def command(
-    recipe: str,
-    version: str | None,
-    cuda: str | None,
-    torch: str | None,
-    archs: tuple[str, ...],
-    python: str | None,
-    without: tuple[str, ...],
-    profile: str | None,
-    modules: tuple[str, ...],
+    request: BuildRequest,
     jobs: int | None,
     memory: int | None,
     mirror: str | None,
@@ -47,17 +38,6 @@ def command(
 
     Stages that an earlier run of the same build has finished are not repeated; Ctrl-C at any time and run again.
     """
-    request = BuildRequest(
-        recipe=recipe,
-        version=version,
-        cuda=cuda,
-        torch=torch,
-        archs=archs,
-        python=python,
-        without=without,
-        profile=profile,
-        modules=modules,
-    )
     options = BuildOptions(
         jobs=jobs,
         memory=memory,

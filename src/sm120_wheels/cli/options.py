@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+
+from sm120_wheels.plan import BuildRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,10 +44,21 @@ def _apply(function: F, *decorators: Callable[[F], F]) -> F:
     return function
 
 
-def target_options(function: F) -> F:
-    """What is built: version, CUDA, torch, architecture, Python, components."""
+#: Fields of a BuildRequest that options give; the recipe is the command's argument.
+_TARGET_FIELDS = ("version", "cuda", "torch", "archs", "python", "without", "profile", "modules")
+
+
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """RECIPE and what of it is built: version, CUDA, torch, architecture, Python, components; gives one ``request``."""
+
+    @functools.wraps(function)
+    def with_request(recipe: str, **values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in _TARGET_FIELDS}
+        return function(request=BuildRequest(recipe=recipe, **chosen), **values)
+
     return _apply(
-        function,
+        with_request,
+        click.argument("recipe"),
         click.option("--version", "version", metavar="X.Y.Z", help="Upstream version. Default: the recipe's."),
         click.option("--cuda", metavar="X.Y", help="CUDA toolkit. Default: the recipe's first pairing."),
         click.option("--torch", metavar="X.Y", help="torch to compile against. Default: the one paired with --cuda."),

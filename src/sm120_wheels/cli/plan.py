@@ -13,35 +13,14 @@ from sm120_wheels.plan import BuildRequest, make_plan
 
 
 @click.command("plan")
-@click.argument("recipe")
 @target_options
 @json_option
 def command(
-    recipe: str,
-    version: str | None,
-    cuda: str | None,
-    torch: str | None,
-    archs: tuple[str, ...],
-    python: str | None,
-    without: tuple[str, ...],
-    profile: str | None,
-    modules: tuple[str, ...],
+    request: BuildRequest,
     as_json: bool,
 ) -> None:
     """Show what a build of RECIPE would use: pins, patches, toolchain, components, identifier and content key."""
-    plan = make_plan(
-        BuildRequest(
-            recipe=recipe,
-            version=version,
-            cuda=cuda,
-            torch=torch,
-            archs=archs,
-            python=python,
-            without=without,
-            profile=profile,
-            modules=modules,
-        )
-    )
+    plan = make_plan(request)
     if as_json:
         out.print_json(json.dumps(plan.to_json()))
     else:
