@@ -70,14 +70,15 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
     """
     plan = make_plan(request)
     _, pins = recipe.load(plan.recipe).version(plan.version)
-    work = WorkFolder(root=paths.build_root() / f"{plan.identifier}-{plan.key[:10]}", key=plan.key)
+    key = _work_key(plan, options)
+    work = WorkFolder(root=paths.build_root() / f"{plan.identifier}-{key[:10]}", key=key)
     with (
         files.locked(work.root / ".lock", what=f"the build {plan.identifier}", timeout_s=0),
         files.no_space_is_an_error(work.root),
     ):
         done = work.read("finish")
         if done is not None and _wheels_are_there(done["output"]):
-            return _result(plan, work, done["output"], up_to_date=True)
+            return _result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True)
         work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
         fetched = _fetch(plan, pins, work, options.settings)
         patched = _patch(plan, pins, work, fetched["output"])
@@ -105,6 +106,29 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         if not options.keep_work:
             _drop_bulk(work)
     return _result(plan, work, finished["output"], up_to_date=False)
+
+
+def _work_key(plan: Plan, options: BuildOptions) -> str:
+    """The plan's key, unless a toolchain that the plan does not pin was asked for: that one's objects stay apart."""
+    given = {
+        "cuda_source": "" if options.cuda_source == "auto" else options.cuda_source,
+        "cuda_home": str(options.cuda_home or ""),
+        "host_compiler": str(options.host_compiler or ""),
+        "environment": str(options.environment or ""),
+    }
+    return files.content_key([plan.key, given]) if any(given.values()) else plan.key
+
+
+def _bring_to(folder: Path, output: dict[str, Any]) -> dict[str, Any]:
+    """Finished wheels in the output folder of today, where an earlier run had another."""
+    wheels = []
+    for wheel in output["wheels"]:
+        target = folder / wheel["filename"]
+        if not (target.is_file() and files.sha256_file(target) == wheel["sha256"]):
+            with files.atomic_path(target) as temporary:
+                shutil.copyfile(wheel["path"], temporary)
+        wheels.append({**wheel, "path": str(target)})
+    return {"wheels": wheels}
 
 
 def _wheels_are_there(output: dict[str, Any]) -> bool:
