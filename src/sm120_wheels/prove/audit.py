@@ -8,6 +8,7 @@ load, since that needs a disassembler.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -272,7 +273,8 @@ def _cubin_image(cubin: Cubin, *, container: int, linkable: bool, arch: Arch, si
         unpacked_bytes=size,
         compression="none",
         compiler=cubin.compiler,
-        kernels=cubin.kernel_names(),
+        # one string for a name that every architecture has: they cross a process boundary, and are long
+        kernels=tuple(map(sys.intern, cubin.kernel_names())),
     )
 
 
