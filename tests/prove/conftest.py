@@ -61,6 +61,15 @@ namespace cub { template <typename T> __global__ void EmptyKernel() {} }
 template __global__ void cub::EmptyKernel<void>();
 """
 
+#: A kernel that prints, alone and behind another one: the address of its string lies elsewhere in the table.
+SPEAKING = """
+#include <cstdio>
+#ifdef MORE
+__global__ void louder(float *a) { printf("another %f\\n", a[0]); a[2] = 1; }
+#endif
+__global__ void speaks(float *a) { printf("a is %f\\n", a[0]); a[1] = 1; }
+"""
+
 #: Every target whose note in a cubin is read, in the order that nvcc is given them.
 TARGETS = ("80", "90", "90a", "100a", "100f", "103a", "120a", "120f", "121a", "121f")
 
@@ -98,6 +107,7 @@ def samples(pypi_cuda: CudaToolkit, tmp_path_factory: pytest.TempPathFactory) ->
     (folder / "kernels.cu").write_text(KERNELS)
     (folder / "changed.cu").write_text(KERNELS.replace("a[threadIdx.x] = 1;", "a[threadIdx.x] = 5;"))
     (folder / "traps.cu").write_text(TRAPS)
+    (folder / "speaking.cu").write_text(SPEAKING)
     elsewhere = folder / "elsewhere"  # the same file name in another folder: another hash in names
     elsewhere.mkdir()
     (elsewhere / "kernels.cu").write_text(KERNELS)
@@ -111,6 +121,8 @@ def samples(pypi_cuda: CudaToolkit, tmp_path_factory: pytest.TempPathFactory) ->
         (*shared, *gencode("120a"), "-o", "libonly.so", "kernels.cu"),
         (*shared, *gencode("compute_80"), "-o", "libptx.so", "kernels.cu"),
         ("-c", *gencode("120a"), "-o", "changed.o", "changed.cu"),
+        ("-cubin", "-arch=sm_120a", "-o", "speaks.cubin", "speaking.cu"),
+        ("-cubin", "-arch=sm_120a", "-DMORE", "-o", "speaks_more.cubin", "speaking.cu"),
         ("-c", *gencode("90", "120a"), "-o", "elsewhere.o", "elsewhere/kernels.cu"),
         ("-c", "-rdc=true", *gencode("120a"), "-o", "linkable.o", "kernels.cu"),
         *(

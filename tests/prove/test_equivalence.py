@@ -143,6 +143,15 @@ def test_wheels_are_compared_by_the_libraries_that_would_be_loaded(samples: Samp
 
 
 @compiled
+def test_code_that_differs_only_in_where_addresses_lie_is_the_same(samples: Samples, sm120: Run) -> None:
+    said = sm120("equivalence", samples["speaks_more.cubin"], samples["speaks.cubin"], "--arch", "120a", "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["counts"] == {
+        "identical": 0, "relocated": 1, "different": 0, "only ours": 1, "missing": 0,
+    }  # fmt: skip
+
+
+@compiled
 def test_an_unknown_kernel_name_is_an_error(samples: Samples, sm120: Run) -> None:
     said = sm120("equivalence", samples["libonly.so"], samples["elsewhere.o"], "--arch", "120a", "--show", "no_such")
     assert said.code == 60

@@ -13,7 +13,7 @@ from sm120_wheels.arch import Arch
 from sm120_wheels.errors import AuditFailedError, UnknownArchError
 from sm120_wheels.files import write_text
 from sm120_wheels.prove import inputs
-from sm120_wheels.prove.allow import read_allow_list
+from sm120_wheels.prove.allow import known_traps, merged, read_allow_list
 from sm120_wheels.prove.audit import Audit, Capability, audit
 from sm120_wheels.prove.render import to_json, to_terminal
 from sm120_wheels.prove.treemap import to_html
@@ -84,7 +84,8 @@ def command(
     results: list[tuple[Audit, list[Verdict], list[Failure]]] = []
     for text in subjects:
         found = audit(inputs.subject(text), wanted)
-        verdicts = [judge(found, target, allow) for target in wanted]
+        known = merged(known_traps(found.name), *([allow] if allow else []))
+        verdicts = [judge(found, target, known) for target in wanted]
         failed = failures(found, verdicts, expect=archs, allow=allow, cuda_major=cuda_major)
         results.append((found, verdicts, failed))
         if not as_json:

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import fnmatch
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sm120_wheels.errors import SettingError
@@ -76,6 +78,19 @@ class AllowList(_Model):
             if _for(rule.targets, target) and fnmatch.fnmatchcase(library, rule.library):
                 return rule.why
         return ""
+
+
+def known_traps(distribution: str) -> AllowList:
+    """What is known of a package that this project does not build, and holds for everybody; mostly nothing."""
+    file = resources.files("sm120_wheels.prove").joinpath("known").joinpath(f"{canonicalize_name(distribution)}.toml")
+    if not file.is_file():
+        return AllowList()
+    return AllowList.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def merged(*lists: AllowList) -> AllowList:
+    """The rules of all lists."""
+    return AllowList(trap=tuple(r for x in lists for r in x.trap), absent=tuple(r for x in lists for r in x.absent))
 
 
 def _for(targets: tuple[str, ...], target: str) -> bool:

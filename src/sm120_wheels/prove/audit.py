@@ -8,7 +8,8 @@ load, since that needs a disassembler.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +22,9 @@ from sm120_wheels.prove.traps import Trap, by_design, find_traps
 from sm120_wheels.wheel.elf import read_library
 
 Capability = tuple[int, int]
+
+#: Machine code that is unpacked at the same time while traps are looked for.
+_BATCH_BYTES = 512 << 20
 
 #: Libraries whose soname carries CUDA's own major (libcufft, libcurand … count for themselves).
 _CUDA_SONAMES = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti|nvvm)\.so\.(\d+)$")
@@ -173,51 +177,54 @@ def host_facts(
 
 def _images(member: inputs.Member, buffer: Buffer, where: str, targets: Sequence[Capability]) -> list[Image]:
     images: list[Image] = []
-    cubins: dict[int, Cubin] = {}
-    for image, content in _contents(member, buffer, where):
-        if isinstance(content, Cubin):
-            cubins[len(images)] = content
+    opened: dict[int, Callable[[], Cubin]] = {}
+    for image, again in _contents(member, buffer, where):
+        if again is not None:
+            opened[len(images)] = again
         images.append(image)
-    wanted = {
-        index
-        for target in targets
-        for index in choose(images, target).values()
-        if index is not None and index in cubins
-    }
-    if wanted:
-        order = sorted(wanted)
-        for index, reading in zip(order, find_traps([cubins[i] for i in order]), strict=True):
+    wanted = {i for target in targets for i in choose(images, target).values() if i is not None and i in opened}
+    for batch in _batches(sorted(wanted), images):
+        cubins = [opened[i]() for i in batch]
+        for index, reading in zip(batch, find_traps(cubins), strict=True):
             images[index] = replace(images[index], traps=reading.traps, traps_unread=reading.unread)
-        _drop_what_is_meant(images, cubins, order)
+    _drop_what_is_meant(images, opened)
     return images
 
 
-def _drop_what_is_meant(images: list[Image], cubins: dict[int, Cubin], order: Sequence[int]) -> None:
+def _batches(indices: Sequence[int], images: Sequence[Image]) -> Iterator[list[int]]:
+    """Groups of images that are unpacked at the same time: a torch library has 2 GB of code for each architecture."""
+    batch: list[int] = []
+    size = 0
+    for index in indices:
+        batch.append(index)
+        size += images[index].unpacked_bytes
+        if size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _drop_what_is_meant(images: list[Image], opened: dict[int, Callable[[], Cubin]]) -> None:
     """Take out the traps that are no better on any other architecture: they are no guards."""
-    suspects = []
-    for index in order:
-        image = images[index]
-        if not image.traps:
+    for index, image in enumerate(images):
+        if all(trap.reason == "guard" for trap in image.traps):
             continue
         others = [
-            cubins[i]
+            opened[i]()
             for i, other in enumerate(images)
-            if i in cubins and other.container == image.container and other.arch != image.arch
+            if i in opened and other.container == image.container and other.arch != image.arch
         ]
-        suspects += [(index, trap, others) for trap in image.traps]
-    meant = by_design([(trap, others) for _, trap, others in suspects])
-    kept: dict[int, list[Trap]] = {index: [] for index in order}
-    for (index, trap, _), by_intent in zip(suspects, meant, strict=True):
-        if not by_intent:
-            kept[index].append(trap)
-    for index, traps in kept.items():
-        images[index] = replace(images[index], traps=tuple(traps))
+        meant = by_design([(trap, others) for trap in image.traps])
+        kept = tuple(trap for trap, by_intent in zip(image.traps, meant, strict=True) if not by_intent)
+        images[index] = replace(image, traps=kept)
 
 
-def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Cubin | None]]:
+def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Callable[[], Cubin] | None]]:
+    """Each image with, for machine code, a way to unpack it once more: it is not kept."""
     if member.kind == "cubin":
         cubin = Cubin(buffer, where)
-        yield _cubin_image(cubin, container=0, linkable=False, arch=cubin.arch, size=member.bytes), cubin
+        yield _cubin_image(cubin, container=0, linkable=False, arch=cubin.arch, size=member.bytes), lambda: cubin
         return
     if member.kind == "ptx":
         text = bytes(memoryview(buffer)).decode("utf-8", "replace")
@@ -229,7 +236,8 @@ def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tup
         entries = fatbin.entries_of_elf(Elf(buffer, where))
     for entry in entries:
         if entry.kind == "sass":
-            cubin = Cubin(entry.payload(buffer, where), f"{where} ({entry.target} code at byte {entry.offset})")
+            again = partial(_unpack, entry, buffer, where)
+            cubin = again()
             image = _cubin_image(
                 cubin,
                 container=entry.container,
@@ -238,7 +246,7 @@ def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tup
                 arch=entry.arch if entry.arch.suffix == "f" else cubin.arch,
                 size=entry.bytes_in_file,
             )
-            yield replace(image, compression=entry.compression, unpacked_bytes=entry.unpacked_bytes), cubin
+            yield replace(image, compression=entry.compression, unpacked_bytes=entry.unpacked_bytes), again
         elif entry.kind == "ptx":
             text = bytes(entry.payload(buffer, where)).decode("utf-8", "replace")
             image = _ptx_image(
@@ -262,6 +270,10 @@ def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tup
             )
 
 
+def _unpack(entry: fatbin.Entry, buffer: Buffer, where: str) -> Cubin:
+    return Cubin(entry.payload(buffer, where), f"{where} ({entry.target} code at byte {entry.offset})")
+
+
 def _cubin_image(cubin: Cubin, *, container: int, linkable: bool, arch: Arch, size: int) -> Image:
     return Image(
         container=container,
@@ -272,7 +284,8 @@ def _cubin_image(cubin: Cubin, *, container: int, linkable: bool, arch: Arch, si
         unpacked_bytes=size,
         compression="none",
         compiler=cubin.compiler,
-        kernels=cubin.kernel_names(),
+        # one string for a name that every architecture has: they cross a process boundary, and are long
+        kernels=tuple(map(sys.intern, cubin.kernel_names())),
     )
 
 
