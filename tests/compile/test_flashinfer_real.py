@@ -21,7 +21,7 @@ from sm120_wheels.toolchain.locks import LockRequest, lock_path
 from sm120_wheels.toolchain.pyenv import ensure_environment
 from sm120_wheels.wheel.archive import open_wheel
 
-pytestmark = [pytest.mark.cuda, pytest.mark.network]
+pytestmark = [pytest.mark.cuda, pytest.mark.network, pytest.mark.timeout(1800)]
 
 MODULE = "silu_and_mul"
 
