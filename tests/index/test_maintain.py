@@ -135,7 +135,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps=_STEPS)
 def test_any_history_equals_making_the_pages_anew(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int, str | None]]

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from sm120_wheels.index.layout import FORMAT, Layout, Snapshot, damaged, read_ma
 KEPT_GENERATIONS = 3
 #: From this many files on, one sync of the whole machine is cheaper than one for each file.
 _SYNC_ALL_FROM = 128
+_SYNCS_AT_ONCE = 16
 
 Node = Mapping[str, bytes]
 """A folder of generated files: path to content."""
@@ -342,8 +344,9 @@ class _Written:
         if len(self._paths) >= _SYNC_ALL_FROM:
             os.sync()
         else:
-            for path in self._paths:
-                _fsync(path)
+            # At once, so that a journalling file system commits them together instead of one after the other.
+            with ThreadPoolExecutor(max_workers=_SYNCS_AT_ONCE) as pool:
+                list(pool.map(_fsync, self._paths))
         self._paths.clear()
 
 
