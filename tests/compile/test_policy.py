@@ -229,3 +229,23 @@ def test_one_batch_keeps_its_order_however_long_it_waits_and_a_later_one_stands_
     policy.finish("b")
     policy.submit(Task(key="later", memory=1, seconds=100.0, arrived=150.0))
     assert [t.key for t in policy.order()] == ["later", "late"]
+
+
+def test_the_reserve_never_keeps_back_the_only_compile() -> None:
+    policy = Policy(budget=50, cores=4)
+    policy.resize(budget=0, cores=4, ceiling=100, free=10)
+    policy.submit(Task(key="small", memory=8, seconds=9))
+    policy.submit(Task(key="other", memory=8, seconds=1))
+    assert [t.key for t in policy.admit(0)] == ["small"]
+    assert policy.admit(1) == []
+
+
+def test_patience_with_other_programs_is_spent_once_and_not_for_every_file() -> None:
+    policy = Policy(budget=50, cores=4, patience_alone_s=60)
+    policy.resize(budget=1, cores=4, ceiling=100)
+    for key in ("a", "b"):
+        policy.submit(Task(key=key, memory=8, seconds=9))
+    assert policy.admit(0) == []
+    assert [t.key for t in policy.admit(61)] == ["a"]
+    policy.finish("a")
+    assert [t.key for t in policy.admit(62)] == ["b"]

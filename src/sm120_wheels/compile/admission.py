@@ -241,7 +241,8 @@ class Admission:
             own_usage_in=usage,
             folders=list(usage) or None,
         )
-        self.policy.resize(budget=self.budget.memory, cores=self.budget.cores, ceiling=self.budget.ceiling)
+        now = self.budget
+        self.policy.resize(budget=now.memory, cores=now.cores, ceiling=now.ceiling, free=now.free)
 
     def status(self, now: float) -> dict[str, Any]:
         """What ``sm120 broker status`` and the progress display show; memory in bytes, times in seconds."""

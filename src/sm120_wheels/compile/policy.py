@@ -79,6 +79,7 @@ class Policy:
         self.budget = budget
         self.cores = cores
         self.ceiling = budget if ceiling is None else ceiling
+        self.free = budget
         self._patience_s = patience_s
         self._patience_alone_s = patience_alone_s
         self._idle_since: float | None = None
@@ -92,12 +93,13 @@ class Policy:
     def cores_held(self) -> int:
         return sum(min(r.task.cores, self.cores) for r in self.running.values())
 
-    def resize(self, *, budget: int, cores: int, ceiling: int | None = None) -> None:
+    def resize(self, *, budget: int, cores: int, ceiling: int | None = None, free: int | None = None) -> None:
         """A new budget; running tasks keep what they hold, even when that is more. ``ceiling`` is what there would be
-        if no other program used memory."""
+        if no other program used memory, ``free`` the budget with the reserve, which one compile alone may use."""
         self.budget = budget
         self.cores = max(1, cores)
         self.ceiling = budget if ceiling is None else max(ceiling, budget)
+        self.free = budget if free is None else max(free, budget)
 
     def submit(self, task: Task) -> None:
         """A task waits from now on (again, after a retry)."""
@@ -149,9 +151,11 @@ class Policy:
                     admitted.append(task)
             elif reservation is None and (task.memory <= self.budget or self._overdue(task, now)):
                 reservation = self._reserve(task, now)
-        first = next(iter(self.order()), None)
-        if first is not None and not self.running and self._may_go_alone(first, now):
+        first = None if self.running else next((t for t in self.order() if self._may_go_alone(t, now)), None)
+        if first is not None:
+            pressed_since = self._idle_since
             self._start(first if first.memory <= self.budget else replace(first, alone=True), now)
+            self._idle_since = pressed_since  # the patience is spent once, not for every task
             admitted.append(first)
         return admitted
 
@@ -180,7 +184,7 @@ class Policy:
     def _may_go_alone(self, task: Task, now: float) -> bool:
         if self._idle_since is None:
             self._idle_since = now
-        if task.memory > self.ceiling:
+        if task.memory > self.ceiling or task.memory <= self.free:
             return True
         return now - self._idle_since >= self._patience_alone_s
 
