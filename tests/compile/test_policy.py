@@ -79,7 +79,7 @@ def test_the_first_in_order_is_never_delayed_by_those_behind_it(tasks: list[Task
     for task in tasks:
         policy.submit(task)
     policy.admit(0.0)
-    fitting = [t for t in policy.order(0.0) if t.memory <= budget]
+    fitting = [t for t in policy.order() if t.memory <= budget]
     if not fitting:
         return
     first = fitting[0]
@@ -165,7 +165,7 @@ def test_a_task_that_outgrows_its_prediction_holds_back_others_at_once() -> None
     policy.observe("liar", 95)
     policy.submit(Task(key="next", memory=10, seconds=1))
     assert policy.admit(1) == []
-    assert policy.why_waiting(1) == "memory"
+    assert policy.why_waiting() == "memory"
 
 
 def test_with_room_for_all_the_longest_is_first_and_with_little_the_largest_rectangle() -> None:
@@ -175,8 +175,8 @@ def test_with_room_for_all_the_longest_is_first_and_with_little_the_largest_rect
     for policy in (roomy, tight):
         policy.submit(long)
         policy.submit(wide)
-    assert roomy.order(0)[0].key == "long"
-    assert tight.order(0)[0].key == "wide"
+    assert roomy.order()[0].key == "long"
+    assert tight.order()[0].key == "wide"
 
 
 def test_a_task_too_large_for_now_waits_for_other_programs_and_then_goes_alone() -> None:
@@ -186,7 +186,7 @@ def test_a_task_too_large_for_now_waits_for_other_programs_and_then_goes_alone()
     assert [t.key for t in policy.admit(0)] == ["small"]
     policy.finish("small")
     assert policy.admit(5) == []
-    assert policy.why_waiting(5) == "other programs"
+    assert policy.why_waiting() == "other programs"
     assert [t.key for t in policy.admit(66)] == ["large"]
     policy.submit(Task(key="beside", memory=1, seconds=1))
     assert policy.admit(67) == []
@@ -218,3 +218,34 @@ def test_the_lower_bound_is_the_largest_of_its_three_parts() -> None:
     assert lower_bound(tasks, cores=1, budget=1000) == 30
     assert lower_bound(tasks, cores=8, budget=50) == 30
     assert lower_bound([], cores=8, budget=50) == 0
+
+
+def test_one_batch_keeps_its_order_however_long_it_waits_and_a_later_one_stands_behind() -> None:
+    policy = Policy(budget=1000, cores=1, patience_s=100)
+    for key, seconds, arrived in (("a", 1.0, 0.0), ("b", 9.0, 5.0), ("late", 99.0, 101.0)):
+        policy.submit(Task(key=key, memory=1, seconds=seconds, arrived=arrived))
+    assert [t.key for t in policy.order()] == ["b", "a", "late"]
+    policy.finish("a")
+    policy.finish("b")
+    policy.submit(Task(key="later", memory=1, seconds=100.0, arrived=150.0))
+    assert [t.key for t in policy.order()] == ["later", "late"]
+
+
+def test_the_reserve_never_keeps_back_the_only_compile() -> None:
+    policy = Policy(budget=50, cores=4)
+    policy.resize(budget=0, cores=4, ceiling=100, free=10)
+    policy.submit(Task(key="small", memory=8, seconds=9))
+    policy.submit(Task(key="other", memory=8, seconds=1))
+    assert [t.key for t in policy.admit(0)] == ["small"]
+    assert policy.admit(1) == []
+
+
+def test_patience_with_other_programs_is_spent_once_and_not_for_every_file() -> None:
+    policy = Policy(budget=50, cores=4, patience_alone_s=60)
+    policy.resize(budget=1, cores=4, ceiling=100)
+    for key in ("a", "b"):
+        policy.submit(Task(key=key, memory=8, seconds=9))
+    assert policy.admit(0) == []
+    assert [t.key for t in policy.admit(61)] == ["a"]
+    policy.finish("a")
+    assert [t.key for t in policy.admit(62)] == ["b"]

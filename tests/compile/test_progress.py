@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from sm120_wheels.compile.budget import MIB
@@ -53,6 +54,12 @@ def test_only_this_builds_files_count_and_the_rest_comes_from_the_profile() -> N
     assert told.seconds_left == 6 + 20 + 30
     assert "1 of 4 compiled, 1 running, 1 waiting for cores" in told.line()
     assert told.line().endswith("about 56.0 s left")
+
+
+def test_time_left_follows_the_pace_of_what_has_ended() -> None:
+    slow = {**DONE, "wall_s": 90.0, "expected_s": 30.0, "exit": 0}
+    told = progress_of(status(), [slow], session="s", profile=PROFILE)
+    assert told.seconds_left == pytest.approx(3 * (10 + 20 + 30) - 4)
 
 
 def test_without_a_profile_no_total_and_no_time_are_made_up() -> None:

@@ -231,6 +231,23 @@ def test_a_profile_that_lies_costs_kills_but_not_the_build(
     assert cgroup.oom_kills() > before
 
 
+def test_inside_a_limit_an_honest_profile_means_no_kill_and_a_tenth_left_free(
+    runtime: Runtime, project: Project, tmp_path: Path, make_cgroup: Callable[[int], Cgroup]
+) -> None:
+    limit = 800 * MIB
+    cgroup = make_cgroup(limit)
+    for i in range(8):
+        project.add(f"u{i}.cu", mb=80 + 40 * i, ms=150)
+    with compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=8) as session:
+        project.write(session.launcher[0])
+        ninja = project.ninja(f"-j{session.ninja_jobs}", env=session.environment, preexec=cgroup.enter)
+        output, _ = ninja.communicate(timeout=120)
+    assert ninja.returncode == 0, output
+    assert (session.summary.kills, cgroup.oom_kills()) == (0, 0)
+    assert session.summary.budget < 0.9 * limit
+    assert session.summary.peak_used <= 0.9 * limit
+
+
 def test_what_was_measured_is_used_the_next_time(runtime: Runtime, project: Project, tmp_path: Path) -> None:
     project.add("u.cu", mb=40, ms=50)
     bases = []

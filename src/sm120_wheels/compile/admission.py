@@ -73,7 +73,7 @@ class Admission:
 
     def wait(self, client: Client, now: float, *, memory: int, alone: bool) -> None:
         client.stage = Stage.WAITING
-        client.waiting_since = now
+        client.waiting_since, client.claim = now, memory
         self.policy.submit(
             Task(
                 key=client.uid,
@@ -143,13 +143,21 @@ class Admission:
         self._relearn(client.origin.session, now)
         if retry:
             client.attempt += 1
-            alone = client.attempt >= 2  # then what it held when it was killed is as good a guess as any
-            more = max(client.prediction.memory, int(1.1 * peak))
-            self.wait(client, now, memory=more if alone else max(2 * client.reserved, int(1.5 * peak)), alone=alone)
+            self.wait(client, now, memory=self._claim(client, peak), alone=client.attempt >= 2)
         else:
             client.stage = Stage.DONE
         client.peak = 0
         client.send(b"retry" if retry else b"done")
+
+    def _claim(self, client: Client, peak: int) -> int:
+        """What to reserve after a kill. Where it had not yet taken what was expected, others took the memory and the
+        expectation stands; else it was too small. Never more than there could be here, where that is enough."""
+        if peak < client.prediction.expected or client.attempt >= 2:
+            more = int(1.1 * max(client.prediction.memory, peak))
+        else:
+            more = max(2 * client.reserved, int(1.5 * peak))
+        ceiling = self.budget.ceiling
+        return min(more, ceiling) if peak < ceiling else more
 
     def _relearn(self, session: str, now: float) -> None:
         """When this build's predictions prove too small, those that still wait are predicted anew."""
@@ -233,13 +241,14 @@ class Admission:
             own_usage_in=usage,
             folders=list(usage) or None,
         )
-        self.policy.resize(budget=self.budget.memory, cores=self.budget.cores, ceiling=self.budget.ceiling)
+        now = self.budget
+        self.policy.resize(budget=now.memory, cores=now.cores, ceiling=now.ceiling, free=now.free)
 
     def status(self, now: float) -> dict[str, Any]:
         """What ``sm120 broker status`` and the progress display show; memory in bytes, times in seconds."""
         clients = [c for c in self.clients.values() if c.stage is not Stage.NEW]
         running = [c for c in clients if c.stage in (Stage.RUNNING, Stage.LINGERING)]
-        order = {task.key: place for place, task in enumerate(self.policy.order(now))}
+        order = {task.key: place for place, task in enumerate(self.policy.order())}
         waiting = sorted((c for c in clients if c.stage is Stage.WAITING), key=lambda c: order.get(c.uid, 0))
         return {
             "pid": os.getpid(),
@@ -251,7 +260,7 @@ class Admission:
             "used": self._used,
             "running_count": len(running),
             "waiting_count": len(waiting),
-            "why_waiting": self.policy.why_waiting(now),
+            "why_waiting": self.policy.why_waiting(),
             "waiting_in": dict(collections.Counter(c.origin.session for c in waiting)),
             "running": [c.summary(now) for c in running[:_MOST_LISTED]],
             "waiting": [c.summary(now) for c in waiting[:_MOST_LISTED]],
@@ -266,10 +275,10 @@ class Admission:
         except OSError as exc:
             self.knowledge.complaints.append(f"{path}: {exc}")
 
-    def record_sample(self, now: float) -> None:
+    def record_sample(self) -> None:
         """One line about the whole for every build that has compiles here."""
         for path in {c.records for c in self.clients.values() if c.records}:
-            self._record(path, sample_record(self.policy, self.budget, used=self._most_used, now=now))
+            self._record(path, sample_record(self.policy, self.budget, used=self._most_used))
         self._most_used = self._used
 
     def complain(self) -> None:

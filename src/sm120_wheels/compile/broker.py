@@ -190,7 +190,7 @@ class Broker:
             admission.admit(now)
         if now - self._recorded >= _RECORD_S:
             self._recorded = now
-            admission.record_sample(now)
+            admission.record_sample()
         if not admission.clients and not self._rested and now - self._busy > min(_REST_S, self._idle_s / 2):
             self._rested = True
             admission.rest()

@@ -33,10 +33,12 @@ class CgroupLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """``memory``: what all compiles together may hold now, in bytes. ``ceiling``: the same if no other program ran."""
+    """``memory``: what all compiles together may hold now, in bytes. ``ceiling``: the same if no other program ran.
+    ``free``: the same without the reserve."""
 
     memory: int
     ceiling: int
+    free: int
     cores: int
     bound_by: str
     """In words, what sets ``memory``."""
@@ -164,9 +166,9 @@ def measure(
     """
     total, available = memory_info(root)
     reserve = max(HOST_RESERVE_LEAST, int(total * HOST_RESERVE))
-    choices = [(available + own_usage - reserve, total - reserve, "free memory")]
+    choices = [(available + own_usage - reserve, total - reserve, reserve, "free memory")]
     if cap is not None:
-        choices.append((cap, cap, "the limit asked for"))
+        choices.append((cap, cap, 0, "the limit asked for"))
     for folder in memory_folders(root=root) if folders is None else folders:
         found = level(folder)
         if found is None or found.limit >= total:
@@ -174,12 +176,13 @@ def measure(
         keep = int(found.limit * CGROUP_RESERVE)
         own = own_usage if own_usage_in is None else own_usage_in.get(folder, 0)
         others = max(0, found.usage - found.reclaimable - own)
-        choices.append((found.limit - others - keep, found.limit - keep, f"cgroup {folder}"))
-    memory, _, bound_by = min(choices, key=lambda c: c[0])
+        choices.append((found.limit - others - keep, found.limit - keep, keep, f"cgroup {folder}"))
+    memory, _, _, bound_by = min(choices, key=lambda c: c[0])
     here = available_cores(root)
     return Budget(
         memory=max(0, memory),
         ceiling=max(0, min(c[1] for c in choices)),
+        free=max(0, min(c[0] + c[2] for c in choices)),
         cores=here if cores is None else max(1, cores),
         bound_by=bound_by,
     )

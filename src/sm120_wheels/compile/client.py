@@ -47,6 +47,8 @@ class Client:
     started: float = 0.0
     started_at: float = 0.0
     lost: float = 0.0
+    claim: int = 0
+    """What it waits for; the prediction's memory, or more after a kill."""
     reserved: int = 0
     used: int = 0
     peak: int = 0
@@ -74,7 +76,7 @@ class Client:
             "pid": self.pid,
             "stage": self.stage.value,
             "attempt": self.attempt,
-            "needs": self.reserved if self.stage is not Stage.WAITING else self.prediction.memory,
+            "needs": self.claim if self.stage is Stage.WAITING else self.reserved,
             "used": self.used,
             "expected_s": round(self.prediction.seconds, 1),
             "basis": self.prediction.basis,

@@ -7,7 +7,8 @@ The rule, in order:
 
 1. The waiting tasks are sorted by the share of the scarcer resource that they will take, times how long they take it
    (``seconds × max(cores / all cores, memory / budget)``): with much memory that is longest first, with little it is
-   the largest rectangle first. Tasks that have waited longer than ``patience_s`` come before all others, oldest first.
+   the largest rectangle first. Only tasks that arrived within ``patience_s`` of the oldest that waits compete so;
+   later ones stand behind them.
 2. Down that list, whatever fits is started. The first task that does not fit gets a reservation: the earliest
    moment at which the running tasks will have left room for it.
 3. Tasks after it may start only where they cannot delay it: they end before that moment, or fit beside it (this is
@@ -78,6 +79,7 @@ class Policy:
         self.budget = budget
         self.cores = cores
         self.ceiling = budget if ceiling is None else ceiling
+        self.free = budget
         self._patience_s = patience_s
         self._patience_alone_s = patience_alone_s
         self._idle_since: float | None = None
@@ -91,12 +93,13 @@ class Policy:
     def cores_held(self) -> int:
         return sum(min(r.task.cores, self.cores) for r in self.running.values())
 
-    def resize(self, *, budget: int, cores: int, ceiling: int | None = None) -> None:
+    def resize(self, *, budget: int, cores: int, ceiling: int | None = None, free: int | None = None) -> None:
         """A new budget; running tasks keep what they hold, even when that is more. ``ceiling`` is what there would be
-        if no other program used memory."""
+        if no other program used memory, ``free`` the budget with the reserve, which one compile alone may use."""
         self.budget = budget
         self.cores = max(1, cores)
         self.ceiling = budget if ceiling is None else max(ceiling, budget)
+        self.free = budget if free is None else max(free, budget)
 
     def submit(self, task: Task) -> None:
         """A task waits from now on (again, after a retry)."""
@@ -129,15 +132,16 @@ class Policy:
         self.finish(key)
         self.done.discard(key)
 
-    def order(self, now: float) -> list[Task]:
-        """The waiting tasks, first to start first. Depends on the set and the clock only, not on who came when."""
-        return sorted(self.waiting.values(), key=lambda task: self._priority(task, now))
+    def order(self) -> list[Task]:
+        """The waiting tasks, first to start first. Depends on the set only, not on the order in which it was made."""
+        oldest = min((task.arrived for task in self.waiting.values()), default=0.0)
+        return sorted(self.waiting.values(), key=lambda task: self._priority(task, oldest))
 
     def admit(self, now: float) -> list[Task]:
         """Start what may start at ``now`` and return it, in order."""
         admitted: list[Task] = []
         reservation: _Reservation | None = None
-        for task in self.order(now):
+        for task in self.order():
             if self.cores_held >= self.cores or any(r.task.alone for r in self.running.values()):
                 break
             if self._fits(task):
@@ -147,25 +151,27 @@ class Policy:
                     admitted.append(task)
             elif reservation is None and (task.memory <= self.budget or self._overdue(task, now)):
                 reservation = self._reserve(task, now)
-        first = next(iter(self.order(now)), None)
-        if first is not None and not self.running and self._may_go_alone(first, now):
+        first = None if self.running else next((t for t in self.order() if self._may_go_alone(t, now)), None)
+        if first is not None:
+            pressed_since = self._idle_since
             self._start(first if first.memory <= self.budget else replace(first, alone=True), now)
+            self._idle_since = pressed_since  # the patience is spent once, not for every task
             admitted.append(first)
         return admitted
 
-    def why_waiting(self, now: float) -> str:
+    def why_waiting(self) -> str:
         """In a few words, what the first waiting task lacks; empty when none waits."""
-        first = next(iter(self.order(now)), None)
+        first = next(iter(self.order()), None)
         if first is None:
             return ""
         if self.cores_held + min(first.cores, self.cores) > self.cores:
             return "cores"
         return "other programs" if not self.running else "memory"
 
-    def _priority(self, task: Task, now: float) -> tuple[bool, float, float, str]:
-        overdue = self._overdue(task, now)
+    def _priority(self, task: Task, oldest: float) -> tuple[int, float, str]:
+        generation = int((task.arrived - oldest) / self._patience_s)
         share = max(min(task.cores, self.cores) / self.cores, task.memory / max(self.budget, 1))
-        return (not overdue, task.arrived if overdue else 0.0, -task.seconds * share, task.key)
+        return (generation, -task.seconds * share, task.key)
 
     def _overdue(self, task: Task, now: float) -> bool:
         return now - task.arrived > self._patience_s
@@ -178,7 +184,7 @@ class Policy:
     def _may_go_alone(self, task: Task, now: float) -> bool:
         if self._idle_since is None:
             self._idle_since = now
-        if task.memory > self.ceiling:
+        if task.memory > self.ceiling or task.memory <= self.free:
             return True
         return now - self._idle_since >= self._patience_alone_s
 

@@ -10,7 +10,7 @@ import json
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -133,17 +133,25 @@ def _seconds_left(
     yet."""
     seen = [r["source"] for r in finals.values()] + [c["source"] for c in running + waiting]
     known = {unit.source for s in seen if (unit := profile.find(s)) is not None}
+    pace = _pace(finals.values())
     rest = [
-        Task(key=str(i), memory=c["needs"], seconds=max(0.5, c["expected_s"] - c["for_s"]))
+        Task(key=str(i), memory=c["needs"], seconds=max(0.5, pace * c["expected_s"] - c["for_s"]))
         for i, c in enumerate(running)
     ]
-    rest += [Task(key=f"w{i}", memory=c["needs"], seconds=c["expected_s"]) for i, c in enumerate(waiting)]
+    rest += [Task(key=f"w{i}", memory=c["needs"], seconds=pace * c["expected_s"]) for i, c in enumerate(waiting)]
     rest += [
-        Task(key=f"u{u.source}", memory=u.peak, seconds=u.seconds)
+        Task(key=f"u{u.source}", memory=u.peak, seconds=pace * u.seconds)
         for u in profile.units.values()
         if u.source not in known
     ]
     return simulate(rest, cores=status["cores"], budget=max(1, status["budget"])).makespan
+
+
+def _pace(ended: Iterable[Mapping[str, Any]]) -> float:
+    """How many times as long as predicted this build's compiles have taken: another machine, or a busy one."""
+    pairs = [(r["wall_s"], r["expected_s"]) for r in ended if r.get("expected_s") and not r.get("exit")]
+    expected = sum(e for _, e in pairs)
+    return sum(w for w, _ in pairs) / expected if expected else 1.0
 
 
 @contextlib.contextmanager

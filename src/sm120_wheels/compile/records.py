@@ -44,7 +44,7 @@ def end_record(client: Client, *, peak: int, code: int, killed: bool, retry: boo
     }
 
 
-def sample_record(policy: Policy, budget: Budget, *, used: int, now: float) -> dict[str, Any]:
+def sample_record(policy: Policy, budget: Budget, *, used: int) -> dict[str, Any]:
     return {
         "kind": "sample",
         "at": round(time.time(), 3),
@@ -55,6 +55,6 @@ def sample_record(policy: Policy, budget: Budget, *, used: int, now: float) -> d
         "cores": budget.cores,
         "running": len(policy.running),
         "waiting": len(policy.waiting),
-        "why_waiting": policy.why_waiting(now),
+        "why_waiting": policy.why_waiting(),
         "oom_kills": oom_kills(),
     }
