@@ -46,7 +46,9 @@ def test_two_folders_give_the_same_bytes(builds: list[dict[str, Any]]) -> None:
     assert first["sha256"] == second["sha256"]
 
 
-def test_the_wheel_holds_machine_code_for_sm_120a_and_nothing_else(builds: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_wheel_holds_machine_code_for_sm_120a_and_nothing_else(
+    builds: list[dict[str, Any]], tmp_path: Path
+) -> None:
     audit = sm120("audit", builds[0]["wheels"][0]["path"], cwd=tmp_path)
     report = audit["wheels"][0] if "wheels" in audit else audit
     with_code = [library for library in report["libraries"] if library["sass"] or library["ptx"]]
