@@ -45,7 +45,8 @@ class LostTime:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileSummary:
-    """``makespan``: from the first arrival to the last end, seconds. ``efficiency``: lower bound over makespan."""
+    """``makespan``: from the first arrival to the last end, seconds. ``efficiency``: lower bound (with the times and
+    peaks as they were, and the average budget) over makespan."""
 
     units: tuple[UnitSummary, ...]
     makespan: float
@@ -54,7 +55,7 @@ class CompileSummary:
     peak_used: int
     """The largest sampled sum over all compiles of this user, bytes."""
     budget: int
-    """The smallest budget seen while compiling, bytes."""
+    """The average budget while compiling, bytes: other programs may have made it smaller for a time."""
     cores: int
     kills: int
     """Compilers that were killed (each try counts); those that were tried again with success included."""
@@ -122,12 +123,12 @@ def summarise(records: Iterable[Record], *, cores: int, budget: int) -> CompileS
     turns = [r for r in listed if r["kind"] == "turn"]
     units = [_unit(tries) for tries in _by_uid(ends).values()] + [_turn(r) for r in turns]
     busy = [s for s in samples if s["running"] or s["waiting"]]
-    least = min([s["budget"] for s in busy if s["budget"] > 0], default=budget) or budget
+    allowed = sum(s["budget"] for s in busy) // len(busy) if busy else budget
     seen_cores = max([s["cores"] for s in busy], default=cores)
     began = min([r["arrived"] for r in ends] + [r["ended"] - r["wall_s"] for r in turns], default=0.0)
     last = max([r["ended"] for r in ends + turns], default=0.0)
     tasks = [Task(key=u.source, memory=u.peak_rss, seconds=u.seconds) for u in units]
-    bound = lower_bound(tasks, cores=seen_cores, budget=max(least, 1))
+    bound = lower_bound(tasks, cores=seen_cores, budget=max(allowed, 1))
     finals = [tries[-1] for tries in _by_uid(ends).values()]
     counts = [s["oom_kills"] for s in samples]
     return CompileSummary(
@@ -136,7 +137,7 @@ def summarise(records: Iterable[Record], *, cores: int, budget: int) -> CompileS
         lower_bound=round(bound, 3),
         efficiency=round(bound / (last - began), 4) if last > began else 1.0,
         peak_used=max([s["used"] for s in samples] + [u.peak_rss for u in units], default=0),
-        budget=least,
+        budget=allowed,
         cores=seen_cores,
         kills=sum(1 for r in ends if r["killed"]),
         oom_kills=max(counts) - min(counts) if counts else 0,
