@@ -14,6 +14,7 @@ from sm120_wheels.prove import inputs
 from sm120_wheels.prove.audit import audit, choose, host_facts
 from sm120_wheels.prove.verdict import EXIT_CODES, judge
 from tests.prove.conftest import Said, Samples
+from tests.wheel.conftest import RawWheel
 
 Run = Callable[..., Said]
 Pack = Callable[..., Path]
@@ -148,6 +149,14 @@ def test_a_library_that_was_cut_in_half_is_one_clear_error(samples: Samples, pac
     assert said.code == 60
     assert "tiny/lib.so" in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_renamed_wheel_is_read_and_its_tags_are_noted(sm120: Run, tmp_path: Path) -> None:
+    # published wheels are like that, and installers take them
+    wheel = RawWheel(filename="tiny-0.1-cp310-abi3-manylinux2014_x86_64.whl").write(tmp_path)
+    said = sm120("audit", wheel)
+    assert said.code == 0
+    assert "tags in WHEEL are not the filename's: inside cp310-abi3-linux_x86_64" in said.out
 
 
 def test_a_wheel_that_is_no_zip_is_one_clear_error(sm120: Run, tmp_path: Path) -> None:

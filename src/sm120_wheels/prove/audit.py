@@ -101,6 +101,7 @@ class Audit:
     path: str
     cuda_label: int | None
     libraries: tuple[Library, ...]
+    tag_problem: str = ""
 
     @property
     def gpu_libraries(self) -> tuple[Library, ...]:
@@ -120,6 +121,7 @@ def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: in
         path=str(subject.path),
         cuda_label=subject.cuda_label,
         libraries=tuple(sorted(found, key=lambda lib: lib.path)),
+        tag_problem=subject.tag_problem,
     )
 
 

@@ -53,6 +53,8 @@ class Subject:
     """With its local label; empty where there is none."""
     is_wheel: bool
     members: tuple[Member, ...]
+    tag_problem: str = ""
+    """How a wheel's tags inside are not those of its filename; empty where they agree."""
 
     @property
     def cuda_label(self) -> int | None:
@@ -65,13 +67,14 @@ def subject(text: str) -> Subject:
     """Find out what the user named. Raises :class:`WheelInvalidError` where it is nothing that can be read."""
     path = Path(text)
     if path.suffix == ".whl":
-        with open_wheel(path) as wheel:
+        with open_wheel(path, same_tags=False) as wheel:
             return Subject(
                 path=path,
                 name=wheel.filename.distribution,
                 version=str(wheel.filename.version),
                 is_wheel=True,
                 members=tuple(_wheel_members(wheel)),
+                tag_problem=wheel.tag_problem(),
             )
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
@@ -146,7 +149,7 @@ def mapped(subject: Subject, member: Member) -> Iterator[tuple[mmap.mmap, Path]]
     with contextlib.ExitStack() as stack:
         if subject.is_wheel:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-prove-")))
-            with open_wheel(subject.path) as wheel:
+            with open_wheel(subject.path, same_tags=False) as wheel:
                 path = wheel.extract(member.name, folder)
         else:
             path = subject.path / member.name if subject.path.is_dir() else subject.path

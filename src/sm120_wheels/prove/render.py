@@ -32,6 +32,7 @@ def to_json(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failure]
         "version": audit.version,
         "path": audit.path,
         "cuda_label": audit.cuda_label,
+        "tag_problem": audit.tag_problem,
         "libraries": [_library_json(lib) for lib in audit.libraries],
         "verdicts": {v.target: v.answer for v in verdicts},
         "targets": {v.target: _verdict_json(v) for v in verdicts},
@@ -108,6 +109,8 @@ def _trap_json(trap: TrapFound) -> dict[str, str]:
 def to_terminal(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failure]) -> RenderableType:
     """The audit as tables."""
     parts: list[RenderableType] = [f"[bold]{escape(audit.name)}[/] {escape(audit.version)}"]
+    if audit.tag_problem:
+        parts.append(f"[yellow]note:[/] tags in WHEEL are not the filename's: {escape(audit.tag_problem)}")
     parts.append(_libraries_table(audit))
     if any(lib.host and lib.images for lib in audit.libraries):
         parts.append(_links_table(audit))

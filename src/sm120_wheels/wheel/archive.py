@@ -81,8 +81,11 @@ def record_hash(digest: bytes, algorithm: str = "sha256") -> str:
 
 
 @contextlib.contextmanager
-def open_wheel(path: Path, *, limits: Limits | None = None) -> Iterator[WheelFile]:
+def open_wheel(path: Path, *, limits: Limits | None = None, same_tags: bool = True) -> Iterator[WheelFile]:
     """Open and check a wheel. Raises :class:`WheelInvalidError` naming the file, the member and what to do.
+
+    Without ``same_tags`` a wheel whose filename has other tags than its WHEEL is read too: installers take it, and
+    published wheels are like that (renamed after the build). :meth:`WheelFile.tag_problem` says so.
 
     The hashes in RECORD are checked for each member as it is read, and for all of them by :meth:`WheelFile.verify`.
     """
@@ -114,7 +117,7 @@ def open_wheel(path: Path, *, limits: Limits | None = None) -> Iterator[WheelFil
             ) from exc
         with archive:
             wheel = WheelFile(path=path, name=name, archive=archive, limits=limits)
-            wheel.check()
+            wheel.check(same_tags=same_tags)
             yield wheel
 
 
@@ -254,14 +257,14 @@ class WheelFile:
 
     # -- the checks made on opening
 
-    def check(self) -> None:
+    def check(self, *, same_tags: bool = True) -> None:
         """Everything that can be known without unpacking; called by :func:`open_wheel`."""
         try:
             self._infos = safe_members(self._archive, file_size=self.path.stat().st_size, limits=self._limits)
         except UnsafeArchiveError as exc:
             self._refuse(exc.what, member=exc.member, why=exc.why)
         self._check_metadata()
-        self._check_tags()
+        self._check_tags(same_tags=same_tags)
         self._check_record()
 
     def _check_metadata(self) -> None:
@@ -290,23 +293,29 @@ class WheelFile:
                     "or give the file its old name back",
                 )
 
-    def _check_tags(self) -> None:
+    def _check_tags(self, *, same_tags: bool) -> None:
         member = f"{self.dist_info}/WHEEL"
-        fields = HeaderParser().parsestr(self.wheel_text)
-        if not fields.get("Wheel-Version", "").startswith("1."):
-            self._refuse("is of an unknown wheel version", member=member, why=repr(fields.get("Wheel-Version")))
-        inside: set[Tag] = set()
-        for text in fields.get_all("Tag", []):
-            if text.count("-") != 2:
-                self._refuse("has a tag that cannot be read", member=member, why=repr(text))
-            inside |= parse_tag(text)
-        if inside != self.filename.tags:
+        if not HeaderParser().parsestr(self.wheel_text).get("Wheel-Version", "").startswith("1."):
+            self._refuse("is of an unknown wheel version", member=member, why=self.wheel_text[:200])
+        problem = self.tag_problem()
+        if problem and same_tags:
             self._refuse(
                 "has other tags inside than outside",
                 member=member,
-                why=f"inside {_tags(inside)}; the filename says {_tags(self.filename.tags)}",
+                why=problem,
                 hint="a wheel's tags cannot be changed by renaming the file: give it its old name back",
             )
+
+    def tag_problem(self) -> str:
+        """How the tags in WHEEL are not those of the filename, or nothing."""
+        inside: set[Tag] = set()
+        for text in HeaderParser().parsestr(self.wheel_text).get_all("Tag", []):
+            if text.count("-") != 2:
+                self._refuse("has a tag that cannot be read", member=f"{self.dist_info}/WHEEL", why=repr(text))
+            inside |= parse_tag(text)
+        if inside == self.filename.tags:
+            return ""
+        return f"inside {_tags(inside)}; the filename says {_tags(self.filename.tags)}"
 
     def _check_record(self) -> None:
         record = f"{self.dist_info}/RECORD"
