@@ -26,6 +26,7 @@ from pip._internal.cli.main import main as pip_main
 from sm120_wheels.index.layout import Snapshot
 from sm120_wheels.index.publish import publish
 from sm120_wheels.index.verify import verify
+from tests.index.crashing import changes_until
 from tests.index.makewheel import make_wheel
 from tests.index.serving import served
 
@@ -122,7 +123,7 @@ def _rivals(folder: Path, dist: Path, rivals: Path) -> None:
 @click.option("--kills", default=200, show_default=True)
 @click.option("--seed", default=20261130, show_default=True)
 def kills(kills: int, seed: int) -> None:
-    """Kill publishers at random moments; after each, pip must install what was published before."""
+    """Kill publishers, in turn at a random moment and at a random change of the disk; pip must install after each."""
     rng = random.Random(seed)
     old = new = 0
     with work_folder() as folder:
@@ -130,7 +131,8 @@ def kills(kills: int, seed: int) -> None:
         publish(root, [make_wheel(folder, "steady", "1.0+cu130.sm120a")])
         before = {"steady-1.0+cu130.sm120a-cp310-abi3-manylinux_2_34_x86_64.whl"}
         spare = [make_wheel(folder, f"tiny-{i}", "0.1+cu130.sm120a", content=os.urandom(100_000)) for i in range(3)]
-        usual = timed(lambda: publish(root, spare))
+        usual = Took(1)
+        _, changes = changes_until(lambda: _publish(root, spare), None)
         before |= {w.name for w in spare}
         with served(root) as address:
             for turn in range(kills):
@@ -138,14 +140,17 @@ def kills(kills: int, seed: int) -> None:
                     make_wheel(folder, f"tiny-{i}", f"1.{turn}+cu130.sm120a", content=os.urandom(100_000))
                     for i in range(3)
                 ]
-                _killed(root, wheels, rng.uniform(0, 1.3 * usual))
+                if turn % 2:
+                    _killed(root, wheels, rng.uniform(0, 1.2 * usual))
+                else:
+                    changes_until(lambda: _publish(root, wheels), rng.randrange(changes))  # noqa: B023 - runs now
                 shown = {w.filename for p in Snapshot.current(root).projects() for w in p.wheels}
                 added = {w.name for w in wheels}
                 assert shown in (before, before | added), f"turn {turn}: a mixture"
                 old, new = old + (shown == before), new + (shown != before)
                 assert verify(root).damage == (), f"turn {turn}: {verify(root).damage}"
                 _pip(address, folder / "downloads", rng.choice(sorted(before)))
-                publish(root, wheels)
+                usual = timed(lambda: publish(root, wheels))  # noqa: B023 - runs now
                 before = {w.filename for p in Snapshot.current(root).projects() for w in p.wheels}
                 assert before >= added
                 assert verify(root).findings == (), f"turn {turn}: {verify(root).findings}"
@@ -153,6 +158,10 @@ def kills(kills: int, seed: int) -> None:
                     wheel.unlink()
                 if turn % 10 == 9:
                     click.echo(f"{turn + 1} kills: {old} left the old index, {new} the new one, none a mixture")
+
+
+def _publish(root: Path, wheels: list[Path]) -> None:
+    publish(root, wheels)
 
 
 def _killed(root: Path, wheels: list[Path], after_s: float) -> None:
