@@ -25,8 +25,12 @@ from sm120_wheels.errors import (
     near_misses,
 )
 from sm120_wheels.fetch import folder_pin
+from sm120_wheels.pinned_files import lock_files, recipe_files
 from sm120_wheels.recipe import PackageVersion, Pairing, Recipe
 from sm120_wheels.wheel.version import local_version
+
+#: Modules that a build of the flashinfer-aot backend takes when nothing is asked for.
+_DEFAULT_PROFILE = "minimal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,8 @@ class Plan:
     sources: tuple[PlannedSource, ...]
     patches: tuple[PlannedPatch, ...]
     locks: dict[str, str]
+    recipe_files: dict[str, str]
+    """sha256 of the data files beside recipe.toml that shape the wheel (module profiles, package templates)."""
     defines: dict[str, str]
     environment: dict[str, str]
     requires_torch: str
@@ -184,13 +190,14 @@ def make_plan(
             for p in chosen
             if (p.source or pins.main) in names
         ),
-        locks=_locks(pins, pairing, root),
+        locks=lock_files(pins, pairing, root),
+        recipe_files=recipe_files(root / package.name, package, pins),
         defines=_defines(package, pins, components, archs),
         environment=dict(pins.environment),
         requires_torch=f"torch{pins.torch_requires.format(torch=pairing.torch)}",
         torch_runtime=pins.torch_runtime,
         numa=pins.numa,
-        profile=None if request.modules else (request.profile or ("minimal" if _is_aot(package) else None)),
+        profile=None if request.modules else (request.profile or (_DEFAULT_PROFILE if _is_aot(package) else None)),
         modules=request.modules,
         tool_version=__version__,
     )
@@ -330,6 +337,11 @@ def _components(
         elif name in pins.unavailable:
             why, partial = pins.unavailable[name], True
         planned.append(PlannedComponent(name=name, built=not why, why=why, partial=partial))
+    if _is_aot(package) and (request.modules or request.profile != "full"):
+        # Two profiles make two different wheels; only the whole one may carry the plain version.
+        chosen = "--modules" if request.modules else f"profile {request.profile or _DEFAULT_PROFILE}"
+        why = f"{chosen} takes only the modules that it names"
+        planned.append(PlannedComponent(name="other-modules", built=False, why=why, partial=True))
     return tuple(planned)
 
 
@@ -361,25 +373,6 @@ def _source(name: str, source: recipe.Source, folder: Path) -> PlannedSource:
     )
 
 
-def lock_names(pins: PackageVersion, pairing_cuda: str, torch: str) -> list[str]:
-    """Names of the locks in recipes/locks/ that a build installs from."""
-    cuda = [f"cuda-{pairing_cuda}" + ("" if part == "compiler" else f"-{part}") for part in pins.cuda_needs]
-    return [*cuda, f"torch-{torch}", *pins.tools]
-
-
-def _locks(pins: PackageVersion, pairing: Pairing, root: Path) -> dict[str, str]:
-    found = {}
-    for name in lock_names(pins, pairing.cuda, pairing.torch):
-        file = root / "locks" / f"{name}.txt"
-        if file.is_file():
-            found[name] = files.sha256_file(file)
-        elif name.startswith("cuda-"):
-            found[name] = "system"  # no lock: this CUDA has to come from the system or an image
-        else:
-            raise RecipeInvalidError(f"no lock {name}", where=str(file), hint="make it with: sm120 lock")
-    return found
-
-
 def _defines(
     package: Recipe, pins: PackageVersion, components: Sequence[PlannedComponent], archs: Sequence[Arch]
 ) -> dict[str, str]:
@@ -387,7 +380,8 @@ def _defines(
     for arch in archs:
         values.update(pins.defines_for.get(str(arch), {}))
     for component in components:
-        if define := package.components[component.name].define:
+        known = package.components.get(component.name)
+        if known and (define := known.define):
             values[define] = "ON" if component.built else "OFF"
     numbers = [arch.number for arch in archs]
     return {
