@@ -11,7 +11,7 @@ import click
 from sm120_wheels import console
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import AuditFailedError, UnknownArchError
-from sm120_wheels.files import write_text
+from sm120_wheels.files import sha256_file, write_text
 from sm120_wheels.prove import inputs
 from sm120_wheels.prove.allow import known_traps, merged, read_allow_list
 from sm120_wheels.prove.audit import Audit, Capability, audit
@@ -91,7 +91,7 @@ def command(
         if not as_json:
             console.out.print(to_terminal(found, verdicts, failed))
     if as_json:
-        documents = [to_json(*result) for result in results]
+        documents = [to_json(*result) | _bound_to(result[0]) for result in results]
         click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
     if html is not None:
         write_text(html, to_html(results))
@@ -104,3 +104,9 @@ def command(
             hint="what is missing must be built; a trap known to be harmless goes into the recipe's list of traps",
         )
     return max((EXIT_CODES[v.answer] for _, verdicts, _ in results for v in verdicts), default=0) if targets else 0
+
+
+def _bound_to(found: Audit) -> dict[str, str]:
+    """The wheel's sha256, which makes the document evidence about this file; nothing for what is no file."""
+    path = Path(found.path)
+    return {"wheel_sha256": sha256_file(path)} if path.suffix == ".whl" and path.is_file() else {}
