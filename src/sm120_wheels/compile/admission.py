@@ -171,8 +171,12 @@ class Admission:
                 self.wait(client, client.waiting_since, memory=client.prediction.memory, alone=False)
 
     def lost(self, client: Client) -> None:
-        """The other side is gone. What its compile has left running is ended, and holds its memory until it is."""
-        if client.stage is not Stage.RUNNING:
+        """The other side is gone. What its compile has left running is ended, and holds its memory until it is.
+
+        One that hung up and lives was not killed: it will say its state again, and nothing of it is ended here.
+        """
+        hung_up = sampling.alive(client.pid, client.processes.get(client.pid, -1))
+        if client.stage is not Stage.RUNNING or hung_up:
             self._drop(client)
             return
         for pid, ticks in client.processes.items():
