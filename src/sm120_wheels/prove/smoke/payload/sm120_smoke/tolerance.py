@@ -1,0 +1,49 @@
+"""Tolerances by dtype, with their source."""
+
+from __future__ import annotations
+
+from sm120_smoke.case import EXACT, Tolerance
+
+UNIT = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+"""Half a unit in the last place of 1: the relative error of one rounding to nearest (IEEE 754-2019; bfloat16 has 8
+bits of significand, e4m3 has 4, e5m2 has 3: OCP 8-bit Floating Point Specification 1.0)."""
+
+SMALLEST_NORMAL = {
+    "float64": 2.0**-1022,
+    "float32": 2.0**-126,
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+    "float8_e4m3fn": 2.0**-6,
+    "float8_e5m2": 2.0**-14,
+}
+
+
+def rounding(dtype: str, *, roundings: int = 1, float32_steps: int = 0, scale: float = 1.0, source: str) -> Tolerance:
+    """``roundings`` to the dtype after ``float32_steps`` of float32 arithmetic on numbers around ``scale``."""
+    relative = roundings * UNIT[dtype] + float32_steps * UNIT["float32"]
+    absolute = SMALLEST_NORMAL[dtype] * UNIT[dtype] * 2 + float32_steps * UNIT["float32"] * scale
+    return Tolerance(relative=relative, absolute=absolute, source=source)
+
+
+def product_sum(dtype: str, *, terms: int, scale: float, source: str = "") -> Tolerance:
+    """A dot product of ``terms`` products of size ``scale``, summed in float32 in any order, rounded once to the dtype.
+
+    The rounding errors of a sum of n terms of random sign grow as sqrt(n) in practice (Higham, Accuracy and Stability
+    of Numerical Algorithms, 2nd ed., section 4.2); 8 times that is allowed.
+    """
+    size = scale * terms**0.5
+    return Tolerance(
+        relative=UNIT[dtype],
+        absolute=UNIT[dtype] * size * 0.5 + 8 * UNIT["float32"] * size * terms**0.5,
+        source=source or f"float32 sum of {terms} products of about {scale:g} (Higham 4.2), one rounding to {dtype}",
+    )
+
+
+__all__ = ["EXACT", "SMALLEST_NORMAL", "UNIT", "Tolerance", "product_sum", "rounding"]
