@@ -5,7 +5,7 @@
 For every profile that ships with a recipe, over cores × budgets: the policy's own code is driven by a made-up clock.
 It is given predictions with the margin that the broker adds; time passes and memory is used as measured. The last line
 is the geometric mean of makespan over lower bound. Exits with 1 when the policy once used more than the budget.
-After the profiles comes a second, small build that begins while a large one runs, beside what one queue for both would do.
+After the profiles comes a second, small build that begins while a large one runs, beside one queue for both.
 """
 
 from __future__ import annotations
