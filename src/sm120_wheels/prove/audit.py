@@ -17,9 +17,9 @@ from sm120_wheels.arch import Arch
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.cubin import Cubin
-from sm120_wheels.prove.elf import Buffer, Elf
+from sm120_wheels.elf import Buffer, Elf
 from sm120_wheels.prove.traps import Trap, by_design, find_traps
-from sm120_wheels.wheel.elf import read_library
+from sm120_wheels.wheel.library import read_library
 
 Capability = tuple[int, int]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from sm120_wheels.errors import WheelInvalidError
-from sm120_wheels.prove.elf import MAGIC as ELF_MAGIC
+from sm120_wheels.elf import MAGIC as ELF_MAGIC
 from sm120_wheels.prove.fatbin import MAGIC as FATBIN_MAGIC
 from sm120_wheels.wheel.archive import WheelFile, open_wheel
 

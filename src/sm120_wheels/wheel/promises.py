@@ -13,7 +13,7 @@ from typing import Literal
 
 from sm120_wheels.wheel import linkage, tags
 from sm120_wheels.wheel.archive import WheelFile
-from sm120_wheels.wheel.elf import Library
+from sm120_wheels.wheel.library import Library
 from sm120_wheels.wheel.finish import host_libraries
 
 Kind = Literal["platform", "abi3", "cuda", "search path"]
