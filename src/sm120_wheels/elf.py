@@ -114,7 +114,8 @@ class Elf:
     def _window(self, offset: int, size: int, what: str) -> memoryview:
         if offset < 0 or size < 0 or offset + size > len(self.view):
             raise self._damaged(
-                f"{what} lies at bytes {offset} to {offset + size}, but the file ends at {len(self.view)}: it was cut short"
+                f"{what} lies at bytes {offset} to {offset + size}, but the file ends at {len(self.view)}: "
+                "it was cut short"
             )
         return self.view[offset : offset + size]
 
