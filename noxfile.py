@@ -17,11 +17,22 @@ nox.options.error_on_missing_interpreters = True
 nox.options.sessions = ["tests"]
 
 TEST_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+#: What each lock of the sessions' own environments is made from, by the session ``lock``.
+LOCKED = {
+    "dev": ["--all-extras", "--group=dev", "--group=build"],
+    "run": ["--extra=serve", "--group=build", "--constraint=requirements/dev.txt"],
+}
+
+
+def _install(session: nox.Session, lock: str = "run") -> None:
+    """What the project needs, at the locked versions and hashes, and the project itself."""
+    session.install("--require-hashes", "--no-deps", "-r", f"requirements/{lock}.txt")
+    session.install("--no-deps", "--no-build-isolation", "-e", ".")
 
 
 def _sm120(session: nox.Session, *arguments: str) -> None:
     """Install the project into the session's environment and run the ``sm120`` command."""
-    session.install("-e", ".")
+    _install(session)
     session.run("sm120", *arguments, *session.posargs)
 
 
@@ -64,8 +75,7 @@ def publish(session: nox.Session) -> None:
 @nox.session
 def serve_index(session: nox.Session) -> None:
     """Serve the index below wheels/ on the loopback interface."""
-    session.install("-e", ".[serve]")
-    session.run("sm120", "index", "serve", *session.posargs)
+    _sm120(session, "index", "serve")
 
 
 @nox.session
@@ -77,21 +87,21 @@ def audit(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the test suite, real nvcc included."""
-    session.install("-e", ".", "--group=test")
+    _install(session, "dev")
     session.run("pytest", *session.posargs)
 
 
 @nox.session(python=TEST_PYTHONS)
 def tests_all(session: nox.Session) -> None:
     """Run the quick tests (without nvcc) on every supported Python."""
-    session.install("-e", ".", "--group=test")
+    _install(session, "dev")
     session.run("pytest", "-m", "not cuda", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict and the checks of recipes and generated files; the same as pre-commit."""
-    session.install("-e", ".", "--group=dev")
+    _install(session, "dev")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -101,14 +111,18 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Make the hash-locked requirement files in recipes/locks anew."""
+    """Make the hash-locked requirement files in recipes/locks and requirements/ anew (--upgrade: newer versions)."""
     _sm120(session, "lock")
+    compile_ = ["uv", "pip", "compile", "-q", "--universal", "--generate-hashes", "--no-header", "--no-annotate"]
+    for name, groups in LOCKED.items():
+        output = f"requirements/{name}.txt"
+        session.run(*compile_, "--python-version=3.10", *groups, *session.posargs, "-o", output, "pyproject.toml")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Generate the reference pages and the JSON Schema from the models."""
-    session.install("-e", ".")
+    _install(session)
     session.run("python", "-m", "sm120_wheels.docs")
 
 

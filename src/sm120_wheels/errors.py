@@ -182,6 +182,12 @@ class NotWritableError(Sm120Error):
     exit_code = 47
 
 
+class BrokerNotStartedError(Sm120Error):
+    """The process that admits compiles by the memory they need does not run and cannot be started."""
+
+    exit_code = 48
+
+
 # 5x: configure and compile
 
 

@@ -81,6 +81,8 @@ def _times(stages: dict[str, dict[str, Any]]) -> str:
     if compiled:
         peak = compiled["scheduler"]["peak_used"]
         text += f"; compiling took {human_seconds(compiled['cpu_seconds'])} of CPU and at most {human_bytes(peak)}"
+        if alone := compiled["scheduler"]["without_broker"]:
+            text += f"; {alone} files were compiled one at a time, because no compile broker could be started"
     return textwrap.fill(text, 110)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +50,13 @@ class Runtime:
     def broker_pid(self) -> int | None:
         status = self.status()
         return None if status is None else int(status["pid"])
+
+    def stop_broker(self) -> None:
+        """End the broker, and wait until it is gone."""
+        pid = self.broker_pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: not Path(f"/proc/{pid}").exists(), what="the broker ends")
 
 
 @dataclass(kw_only=True)

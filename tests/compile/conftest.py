@@ -40,10 +40,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime
     monkeypatch.setenv("SM120_BROKER_IDLE_S", "20")
     runtime = Runtime(folder=folder)
     yield runtime
-    pid = runtime.broker_pid()
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        until(lambda: not Path(f"/proc/{pid}").exists(), what="the broker ends")
+    runtime.stop_broker()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from sm120_wheels.compile.policy import Policy, Task, lower_bound
 
 MEMORY = st.integers(1, 120)
-TASKS = st.lists(st.tuples(MEMORY, st.floats(0.1, 100.0), st.integers(1, 4)), min_size=1, max_size=25).map(
-    lambda rows: [Task(key=f"t{i:02}", memory=m, seconds=s, cores=c) for i, (m, s, c) in enumerate(rows)]
+ROWS = st.tuples(MEMORY, st.floats(0.1, 100.0), st.integers(1, 4), st.sampled_from(["", "a", "b"]))
+TASKS = st.lists(ROWS, min_size=1, max_size=25).map(
+    lambda rows: [Task(key=f"t{i:02}", memory=m, seconds=s, cores=c, build=b) for i, (m, s, c, b) in enumerate(rows)]
 )
 MACHINE = st.tuples(st.integers(1, 8), st.integers(10, 150))
 
@@ -210,6 +211,82 @@ def test_a_last_try_runs_with_nothing_beside_it() -> None:
     assert policy.admit(11) == []
     policy.finish("again")
     assert [t.key for t in policy.admit(12)] == ["long"]
+
+
+def two_builds(cores: int = 2) -> Policy:
+    """A first build of eight large files, and a second of six small ones that comes when two of the large ones run."""
+    policy = Policy(budget=100, cores=cores)
+    for i in range(8):
+        policy.submit(Task(key=f"large{i}", memory=45, seconds=500, build="first"))
+    policy.admit(0)
+    for i in range(6):
+        policy.submit(Task(key=f"small{i}", memory=5, seconds=10, arrived=1, build="second"))
+    return policy
+
+
+def test_small_files_of_a_second_build_do_not_wait_for_all_the_large_ones_of_the_first() -> None:
+    policy = two_builds()
+    assert policy.admit(1) == [], "both cores are taken"
+    policy.finish("large0")
+    started = []
+    for now in range(500, 560, 10):
+        started += [task.key for task in policy.admit(now)]
+        policy.finish(started[-1])
+    assert started == [f"small{i}" for i in range(6)]
+    assert [t.key for t in policy.admit(560)] == ["large2"]
+
+
+def test_they_start_at_once_in_memory_that_is_free_while_a_large_one_waits() -> None:
+    policy = two_builds(cores=8)
+    assert [t.key for t in policy.admit(1)] == [f"small{i}" for i in range(2)], "beside what is kept for the next"
+    policy.finish("small0")
+    assert [t.key for t in policy.admit(11)] == ["small2"]
+
+
+def test_a_large_file_is_not_starved_by_an_endless_stream_of_another_builds_small_ones() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="large", memory=100, seconds=60, build="first"))
+    now, number, given = 0.0, 0, 0.0
+    while "large" not in policy.running:
+        while sum(task.build == "second" for task in policy.waiting.values()) < 8:
+            number += 1
+            policy.submit(Task(key=f"s{number}", memory=25, seconds=7 + number % 5, arrived=now, build="second"))
+        given += sum(0.25 * task.seconds for task in policy.admit(now) if task.build == "second")
+        assert given < 100, "starved"
+        if "large" not in policy.running:
+            now, key = next_end(policy)
+            policy.forget(key)
+
+
+def test_a_build_that_was_away_or_comes_late_gets_no_more_than_its_turn() -> None:
+    policy = Policy(budget=100, cores=1)
+    for i in range(3):
+        policy.submit(Task(key=f"a{i}", memory=1, seconds=100, build="a"))
+    for now in (0, 100):
+        policy.finish(policy.admit(now)[0].key)
+    for i in range(3):
+        policy.submit(Task(key=f"b{i}", memory=1, seconds=100, arrived=200, build="b"))
+    assert [t.build for t in policy.order()] == ["a", "b", "b", "b"]
+
+
+def test_a_job_count_holds_back_its_own_build_only() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.limit_jobs({"one": 1})
+    for i in range(3):
+        policy.submit(Task(key=f"one{i}", memory=10, seconds=10, build="one"))
+        policy.submit(Task(key=f"free{i}", memory=10, seconds=10, build="free"))
+    assert sorted(t.key for t in policy.admit(0)) == ["free0", "free1", "free2", "one0"]
+    for i in range(3):
+        policy.finish(f"free{i}")
+    assert policy.admit(1) == []
+    assert policy.why_waiting("one") == "cores"
+
+
+def test_what_a_build_waits_for_is_said_for_each() -> None:
+    policy = two_builds()
+    policy.admit(1)
+    assert (policy.why_waiting("first"), policy.why_waiting("second")) == ("cores", "another build")
+    assert policy.why_waiting("third") == ""
 
 
 def test_the_lower_bound_is_the_largest_of_its_three_parts() -> None:

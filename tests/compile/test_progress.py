@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,15 @@ from rich.console import Console
 
 from sm120_wheels.compile.budget import MIB
 from sm120_wheels.compile.profile import Profile, Unit
-from sm120_wheels.compile.progress import Progress, RunningUnit, SparseLines, progress_of, render
+from sm120_wheels.compile.progress import (
+    Progress,
+    RunningUnit,
+    SparseLines,
+    progress_of,
+    progress_without_broker,
+    render,
+)
+from sm120_wheels.compile.sampling import largest_programs
 
 
 def status(**other: Any) -> dict[str, Any]:
@@ -19,7 +29,10 @@ def status(**other: Any) -> dict[str, Any]:
         "budget": 400 * MIB,
         "held": 100 * MIB,
         "used": 90 * MIB,
-        "why_waiting": "cores",
+        "why_waiting": "memory",
+        "others_for_s": 0.0,
+        "bound_by": "free memory",
+        "builds": {"s": {"used": 80 * MIB, "cores": 1, "why_waiting": "cores"}},
         "running": [{**client, "for_s": 4.0, "expected_s": 10.0}, {**client, "uid": "x", "session": "another"}],
         "waiting": [{**client, "uid": "w", "source": "/w/k/w.cu", "for_s": 9.0, "expected_s": 20.0}],
         "waiting_in": {"s": 1},
@@ -66,6 +79,43 @@ def test_without_a_profile_no_total_and_no_time_are_made_up() -> None:
     told = progress_of(status(), [DONE], session="s", profile=None)
     assert (told.total, told.seconds_left) == (None, None)
     assert "left" not in told.line()
+
+
+def test_a_wait_for_other_programs_says_who_holds_the_memory_and_how_much_is_wanted_and_free() -> None:
+    pressed = status(
+        running=[], others_for_s=7.0, builds={"s": {"used": 0, "cores": 1, "why_waiting": "other programs"}}
+    )
+    told = progress_of(pressed, [DONE], session="s", profile=PROFILE, largest=[("java", 3 << 30), ("firefox", MIB)])
+    assert told.line() == (
+        "1 of 4 compiled, 0 running, 1 waiting, memory 0 B of 419.4 MB, about 1 min 20 s left; waiting 7.0 s (at most "
+        "5 min 00 s) for other programs to give memory back: w.cu wants 104.9 MB, 419.4 MB are "
+        "free by free memory; the largest programs are java 3.2 GB, firefox 1.0 MB"
+    )
+    assert progress_of({**pressed, "others_for_s": 4.0}, [], session="s", profile=None).others is None
+
+
+def test_the_largest_programs_are_named_with_all_their_processes() -> None:
+    programs = dict(largest_programs(10_000))
+    own = Path("/proc/self/comm").read_text().strip()
+    assert programs[own] >= 4 * MIB
+    assert list(programs.values()) == sorted(programs.values(), reverse=True)
+
+
+def test_a_wait_for_other_programs_is_said_at_once_and_then_every_half_minute() -> None:
+    now = [0.0]
+    said: list[str] = []
+    lines = SparseLines(said.append, clock=lambda: now[0])
+    held_up = replace(progress(done=0), one_at_a_time=2)
+    for second in range(50):
+        now[0] = second
+        lines.tell(held_up if second >= 5 else progress(done=0))
+    assert len(said) == 2
+    assert said[0].endswith("no compile broker can be started: compiling one file at a time")
+
+
+def test_without_a_broker_the_records_alone_say_what_is_done() -> None:
+    told = progress_without_broker([DONE, {**DONE, "kind": "turn", "uid": "t"}], profile=PROFILE)
+    assert (told.done, told.total, told.one_at_a_time) == (2, 4, 1)
 
 
 def test_off_a_terminal_a_line_comes_at_most_every_half_minute_or_tenth() -> None:

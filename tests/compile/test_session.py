@@ -21,7 +21,7 @@ from sm120_wheels.compile.budget import MIB
 from sm120_wheels.compile.progress import Progress
 from sm120_wheels.compile.session import CompileSession, compile_session
 from sm120_wheels.compile.summary import CompileSummary
-from sm120_wheels.errors import CompilerKilledError, InsufficientMemoryError
+from sm120_wheels.errors import BrokerNotStartedError, CompilerKilledError, InsufficientMemoryError
 from tests.compile.building import Cgroup, Project, Runtime, until
 
 
@@ -192,15 +192,66 @@ def test_without_a_broker_compiles_take_turns_and_say_so_once(
         project.add(f"u{i}.cu", mb=5, ms=50)
     with compile_session(package="p", work_dir=tmp_path / "w") as session:
         project.write(session.launcher[0])
+        runtime.stop_broker()
         ninja = project.ninja("-j4", env={**session.environment, "SM120_PYTHON": "/bin/false"})
         output, _ = ninja.communicate(timeout=60)
     assert ninja.returncode == 0, output
+    assert "4 files compiled one at a time: no broker could be started" in session.summary.lines()
     assert output.count("no compile broker can be started") == 1
     assert session.summary.without_broker == 4
     assert len(session.summary.units) == 4
     lines = [json.loads(line) for line in session.records.read_text().splitlines()]
     spans = sorted((r["ended"] - r["wall_s"], r["ended"]) for r in lines)
     assert all(later[0] >= earlier[1] - 0.02 for earlier, later in itertools.pairwise(spans))
+
+
+def test_a_broker_that_cannot_be_started_is_an_error_of_the_build_and_names_its_log(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho cannot import the broker >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(BrokerNotStartedError) as raised, compile_session(package="p", work_dir=tmp_path / "w"):
+        pytest.fail("the build was let start")
+    assert raised.value.exit_code == 48
+    text = str(raised.value)
+    assert "the compile broker cannot be started" in text
+    assert "cannot import the broker" in text
+    assert f"see {runtime.socket}.log" in text
+
+
+def test_a_killed_build_leaves_neither_compilers_nor_a_build_tool(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    """kill -9 of the process that holds the session: what it started ends, also files that had not begun."""
+    gate = tmp_path / "never"
+    for i in range(6):
+        project.add(f"u{i}.cu", mb=5, ms=0, gate=gate)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(tmp_path / "w"), str(project.folder), str(project.fakecc)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: (runtime.status() or {}).get("running_count") == 2, what="two compile")
+    assert _processes_of(str(project.fakecc))
+    owner.kill()
+    owner.communicate()
+    until(lambda: _processes_of(str(project.fakecc)) == [], what="compilers, launchers and ninja have ended")
+    until(lambda: (s := runtime.status() or {}).get("held") == 0 and s["waiting_count"] == 0, what="all is released")
+
+
+_OWNER = """
+import sys
+from pathlib import Path
+from sm120_wheels.compile.session import compile_session
+from tests.compile.building import Project
+work, folder, fakecc = map(Path, sys.argv[1:])
+project = Project(folder=folder, fakecc=fakecc, units={p.name: (5, 0) for p in (folder / "csrc/k").iterdir()})
+with compile_session(package="p", work_dir=work, cores=2) as session:
+    project.write(session.launcher[0])
+    project.ninja(f"-C{folder}", "-k0", env=session.environment).wait()
+"""
 
 
 def test_a_profile_that_lies_costs_kills_but_not_the_build(

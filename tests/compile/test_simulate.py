@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,26 @@ def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget(
         outcome = simulate(predicted, cores=cores, budget=gib * GIB, truth=truth)
         assert outcome.peak <= gib * GIB
         assert outcome.makespan <= 1.10 * lower_bound(true, cores=cores, budget=gib * GIB)
+
+
+def test_a_second_small_build_does_not_wait_for_the_first_and_the_first_loses_only_its_share() -> None:
+    """flashinfer's minimal profile, begun five minutes after sgl-kernel on the same two cores."""
+    profiles = {"first": ("sgl-kernel", "0.4.4-sm120a"), "second": ("flashinfer", "0.7.4-sm120f")}
+    tasks = {
+        build: [
+            replace(t, key=f"{build} {t.key}", build=build, arrived=0.0 if build == "first" else 300.0)
+            for t in read_profile(recipes_root() / recipe / "profiles" / f"{name}.csv").tasks()
+        ]
+        for build, (recipe, name) in profiles.items()
+    }
+    alone = simulate(tasks["first"], cores=2, budget=24 * GIB).makespan
+    work = sum(t.seconds for t in tasks["second"])
+    together = simulate([*tasks["first"], *tasks["second"]], cores=2, budget=24 * GIB)
+    ended = {build: max(together.ends[t.key] for t in tasks[build]) for build in tasks}
+    assert ended["second"] - 300 < 1.25 * work, "half of the machine, and what was running when it came"
+    assert ended["first"] < alone + 0.55 * work
+    one_queue = simulate([replace(t, build="") for t in [*tasks["first"], *tasks["second"]]], cores=2, budget=24 * GIB)
+    assert max(one_queue.ends[t.key] for t in tasks["second"]) > 2 * ended["second"]
 
 
 def test_a_fixed_job_count_takes_the_next_in_the_order_given() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -29,8 +30,6 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("not run: nginx is not installed")
     folder = tmp_path_factory.mktemp("nginx")
     publish(folder / "index", [make_wheel(folder)])
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
     found = re.search(r"```nginx\n(.*?)```", _PAGE.read_text(), re.S)
     assert found
     with socket.socket() as probe:
@@ -42,7 +41,8 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     config = folder / "nginx.conf"
     config.write_text(
-        f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\nevents {{}}\n"
+        # started by root, its workers would be somebody who may not enter a test's folders
+        f"{'user root;' if os.geteuid() == 0 else ''} daemon off; pid {folder}/pid; error_log {folder}/error.log;\nevents {{}}\n"
         f"http {{ access_log off;\n{places}{recipe} }}\n"
     )
     process = subprocess.Popen([binary, "-c", config, "-p", folder])

@@ -14,6 +14,9 @@ import pytest
 from sm120_wheels import cli
 from sm120_wheels.toolchain.cuda import CudaToolkit
 from tests.wheel.conftest import RawWheel
+from tests.wheel.conftest import compile_library as compile_library
+from tests.wheel.conftest import extension as extension
+from tests.wheel.conftest import raw_wheel as raw_wheel
 
 KERNELS = """
 __constant__ float table[16];

@@ -7,7 +7,7 @@ import pytest
 from packaging.tags import parse_tag
 
 from sm120_wheels.errors import UnsupportedTargetError, WheelInvalidError
-from sm120_wheels.wheel.elf import Library
+from sm120_wheels.wheel.library import Library
 from sm120_wheels.wheel.tags import CUDA_AND_TORCH, abi3_baseline, decide_platform, platform_problems
 
 

@@ -59,6 +59,7 @@ def _capability(text: str) -> Capability:
     metavar="FILE",
     help="Known traps and absences (TOML); any other trap fails.",
 )
+@click.option("--strict", is_flag=True, help="What the filename promises and the libraries do not keep fails.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with a size treemap.")
 def command(
@@ -67,6 +68,7 @@ def command(
     expect: str,
     cuda_major: int | None,
     allow_traps: Path | None,
+    strict: bool,
     as_json: bool,
     html: Path | None,
 ) -> int:
@@ -75,7 +77,8 @@ def command(
     WHEEL is a wheel, a folder, an installed package, a library, an object file, a cubin, a fat binary or PTX.
 
     Exit codes with --target: 0 runs, 65 runs in part, 66 does not run, 67 no GPU code; the worst where there are
-    several. 61 where a check fails: --expect, the CUDA major of the label, a trap that --allow-traps does not name.
+    several. 61 where a check fails: --expect, the CUDA major of the label, a trap that --allow-traps does not name,
+    with --strict a promise of the filename (manylinux, abi3, no foreign search paths) that is not kept.
     Without --target 12.0 and 12.1 are shown and only the checks count.
     """
     wanted = [_capability(t) for t in dict.fromkeys(targets or _DEFAULT_TARGETS)]
@@ -86,7 +89,7 @@ def command(
         found = audit(inputs.subject(text), wanted)
         known = merged(known_traps(found.name), *([allow] if allow else []))
         verdicts = [judge(found, target, known) for target in wanted]
-        failed = failures(found, verdicts, expect=archs, allow=allow, cuda_major=cuda_major)
+        failed = failures(found, verdicts, expect=archs, allow=allow, cuda_major=cuda_major, strict=strict)
         results.append((found, verdicts, failed))
         if not as_json:
             console.out.print(to_terminal(found, verdicts, failed))

@@ -20,7 +20,7 @@ from sm120_wheels.compile.client import Client, Stage
 from sm120_wheels.compile.command import parse
 from sm120_wheels.compile.knowledge import Knowledge, Origin
 from sm120_wheels.compile.policy import Policy, Task
-from sm120_wheels.compile.protocol import Message
+from sm120_wheels.compile.protocol import Message, parse_owner
 from sm120_wheels.compile.records import end_record, sample_record
 
 #: Tries of one compile: as predicted, with more, alone, alone once more.
@@ -43,7 +43,9 @@ class Admission:
         self.budget = budget.measure()
         self.policy = Policy(budget=self.budget.memory, cores=self.budget.cores, ceiling=self.budget.ceiling)
         self.sample_gap = SAMPLE_S
-        self._used = self._most_used = 0
+        self._used = 0
+        self._used_by: collections.Counter[str] = collections.Counter()
+        self._most_used_by: collections.Counter[str] = collections.Counter()
         self._biases: dict[str, float] = {}
 
     def introduce(self, client: Client, message: Message) -> None:
@@ -57,6 +59,8 @@ class Admission:
             store=get("SM120_STORE", ""),
         )
         client.records = get("SM120_RECORDS", "")
+        if client.uid.endswith(f".{client.pid}"):  # else it counts processes in another namespace than we do
+            client.owner = parse_owner(get("SM120_OWNER", ""))
         client.attempt = message.number("attempt")
         client.memory_cap = message.number("SM120_MEMORY") or None
         client.cores_cap = message.number("SM120_CORES") or None
@@ -81,6 +85,7 @@ class Admission:
                 seconds=client.prediction.seconds,
                 cores=client.command.parallel,
                 arrived=client.arrived,
+                build=client.origin.session,
                 alone=alone,
             )
         )
@@ -114,6 +119,7 @@ class Admission:
                 seconds=client.prediction.seconds,
                 cores=client.command.parallel,
                 arrived=client.arrived,
+                build=client.origin.session,
             ),
             started=client.started,
         )
@@ -179,13 +185,28 @@ class Admission:
         if client.stage is not Stage.RUNNING or hung_up:
             self._drop(client)
             return
+        self._kill_compile(client)
+        client.stage = Stage.LINGERING
+        client.lost = time.monotonic()
+        self._settle(client, client.lost)
+
+    def end_orphans(self) -> None:
+        """End the launchers of builds whose own process is gone (killed with signal 9), and what they compile: the
+        build tool, which nobody waits for any more, sees them fail and stops."""
+        owners = {client.owner for client in self.clients.values() if client.owner is not None}
+        gone = {owner for owner in owners if not sampling.alive(*owner)}
+        for client in self.clients.values():
+            if client.owner in gone and client.stage is not Stage.LINGERING:
+                client.processes = sampling.tree(client.pid).processes or client.processes
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(client.pid, signal.SIGKILL)
+                self._kill_compile(client)
+
+    def _kill_compile(self, client: Client) -> None:
         for pid, ticks in client.processes.items():
             if sampling.alive(pid, ticks) and sampling.process_group(pid) == client.group:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-        client.stage = Stage.LINGERING
-        client.lost = time.monotonic()
-        self._settle(client, client.lost)
 
     def _settle(self, client: Client, now: float) -> None:
         left = [p for p, t in client.processes.items() if sampling.alive(p, t)]
@@ -216,6 +237,7 @@ class Admission:
     def sample(self, now: float) -> None:
         began = time.perf_counter()
         self._used = 0
+        self._used_by = collections.Counter()
         for client in list(self.clients.values()):
             if client.stage is Stage.LINGERING:
                 self._settle(client, now)
@@ -225,8 +247,9 @@ class Admission:
                 client.used = tree.resident
                 client.peak = max(client.peak, tree.resident)
                 self._used += tree.resident
+                self._used_by[client.origin.session] += tree.resident
                 self.policy.observe(client.uid, tree.resident)
-        self._most_used = max(self._most_used, self._used)
+        self._most_used_by |= self._used_by
         self.sample_gap = max(SAMPLE_S, (time.perf_counter() - began) / _SAMPLE_SHARE)
 
     def measure(self) -> None:
@@ -237,21 +260,24 @@ class Admission:
             for folder in client.folders:
                 usage[folder] = usage.get(folder, 0) + (client.used if client.stage is Stage.RUNNING else 0)
         caps = [c.memory_cap for c in clients if c.memory_cap]
-        cores = [c.cores_cap for c in clients if c.cores_cap]
         self.budget = budget.measure(
             cap=min(caps, default=None),
-            cores=min(cores, default=None),
             own_usage=self._used,
             own_usage_in=usage,
             folders=list(usage) or None,
         )
         now = self.budget
-        self.policy.resize(budget=now.memory, cores=now.cores, ceiling=now.ceiling, free=now.free)
+        # Who asks for more compiles than there are cores gets them; builds that asked for nothing get the cores.
+        most = max([now.cores, *(c.cores_cap for c in clients if c.cores_cap)])
+        sessions = {c.origin.session: c.cores_cap for c in clients if c.cores_cap or most > now.cores}
+        self.policy.limit_jobs({session: cap or now.cores for session, cap in sessions.items()})
+        self.policy.resize(budget=now.memory, cores=most, ceiling=now.ceiling, free=now.free)
 
     def status(self, now: float) -> dict[str, Any]:
         """What ``sm120 broker status`` and the progress display show; memory in bytes, times in seconds."""
         clients = [c for c in self.clients.values() if c.stage is not Stage.NEW]
         running = [c for c in clients if c.stage in (Stage.RUNNING, Stage.LINGERING)]
+        pressed = self.policy.idle_since
         order = {task.key: place for place, task in enumerate(self.policy.order())}
         waiting = sorted((c for c in clients if c.stage is Stage.WAITING), key=lambda c: order.get(c.uid, 0))
         return {
@@ -265,10 +291,23 @@ class Admission:
             "running_count": len(running),
             "waiting_count": len(waiting),
             "why_waiting": self.policy.why_waiting(),
+            "others_for_s": 0.0 if pressed is None else round(now - pressed, 1),
+            "builds": {session: self._build_status(session) for session in {c.origin.session for c in clients}},
             "waiting_in": dict(collections.Counter(c.origin.session for c in waiting)),
             "running": [c.summary(now) for c in running[:_MOST_LISTED]],
             "waiting": [c.summary(now) for c in waiting[:_MOST_LISTED]],
         }
+
+    def _build_status(self, session: str) -> dict[str, Any]:
+        return {
+            "used": self._used_by[session],
+            "cores": self._cores_of(session),
+            "why_waiting": self.policy.why_waiting(session),
+        }
+
+    def _cores_of(self, session: str) -> int:
+        caps = [c.cores_cap for c in self.clients.values() if c.cores_cap and c.origin.session == session]
+        return min(caps, default=self.budget.cores)
 
     def _record(self, path: str, record: dict[str, Any]) -> None:
         if not path:
@@ -281,9 +320,10 @@ class Admission:
 
     def record_sample(self) -> None:
         """One line about the whole for every build that has compiles here."""
-        for path in {c.records for c in self.clients.values() if c.records}:
-            self._record(path, sample_record(self.policy, self.budget, used=self._most_used))
-        self._most_used = self._used
+        for path, session in {(c.records, c.origin.session) for c in self.clients.values() if c.records}:
+            used, cores = self._most_used_by[session], self._cores_of(session)
+            self._record(path, sample_record(self.policy, self.budget, session=session, used=used, cores=cores))
+        self._most_used_by = collections.Counter(self._used_by)
 
     def complain(self) -> None:
         """Say in the broker's log what could not be read or written, each once."""

@@ -177,6 +177,7 @@ class Broker:
         if now - self._measured >= _MEASURE_S:
             self._measured = now
             admission.measure()
+            admission.end_orphans()
         if now - self._saved >= _SAVE_S:
             self._saved = now
             admission.knowledge.save()

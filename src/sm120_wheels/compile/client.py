@@ -38,6 +38,8 @@ class Client:
         default_factory=lambda: Prediction(memory=0, expected=0, seconds=0.0, basis="default")
     )
     records: str = ""
+    owner: tuple[int, int] | None = None
+    """The process of the build that it belongs to, and its start time in clock ticks; None where it said nothing."""
     memory_cap: int | None = None
     cores_cap: int | None = None
     attempt: int = 0

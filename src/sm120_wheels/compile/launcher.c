@@ -1,6 +1,7 @@
 /* The compiler launcher: waits for the broker's leave, runs the compiler, reports what it took.
  *
  *   sm120-launch COMPILER ARGUMENT...
+ *   sm120-launch --start-broker          ends with 0 when a broker answers, started now if there was none
  *
  * It is C because one stands in front of every compile and most of them wait: it starts in about a millisecond and
  * holds about a third of a megabyte. It decides nothing; policy, prediction and sampling are the broker's.
@@ -230,7 +231,7 @@ static void describe(const char *state)
     add("waited_ms=%lld", waited_ms);
     add("cwd=%s", getcwd(folder, sizeof folder) ? folder : "/");
     static const char *const passed[] = {"SM120_SESSION", "SM120_PACKAGE", "SM120_PROFILE", "SM120_STORE",
-                                         "SM120_MEMORY",  "SM120_CORES",   "SM120_RECORDS"};
+                                         "SM120_MEMORY",  "SM120_CORES",   "SM120_RECORDS", "SM120_OWNER"};
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
         add("%s=%s", passed[i], setting(passed[i], ""));
     for (char **a = command; *a; a++)
@@ -543,6 +544,8 @@ int main(int count, char **arguments)
     }
 
     int fd = connect_or_start();
+    if (strcmp(command[0], "--start-broker") == 0)
+        return fd < 0;
     for (;;) {
         struct rusage usage = {0};
         long long wall_ms = 0;

@@ -20,8 +20,13 @@ The rule, in order:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+
+#: How long, in seconds, a task waits for other programs to give memory back while nothing else runs.
+PATIENCE_ALONE_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,8 @@ class Task:
     seconds: float
     cores: int = 1
     arrived: float = 0.0
+    build: str = ""
+    """Whose it is: builds take turns, and each may have a job count of its own."""
     alone: bool = False
     """Start only when nothing else runs, and let nothing else start: the last try of a compile that was killed."""
 
@@ -71,7 +78,7 @@ class Policy:
         cores: int,
         ceiling: int | None = None,
         patience_s: float = 3600.0,
-        patience_alone_s: float = 300.0,
+        patience_alone_s: float = PATIENCE_ALONE_S,
     ) -> None:
         self.waiting: dict[str, Task] = {}
         self.running: dict[str, Running] = {}
@@ -82,7 +89,15 @@ class Policy:
         self.free = budget
         self._patience_s = patience_s
         self._patience_alone_s = patience_alone_s
+        self._jobs: dict[str, int] = {}
+        self._served: dict[str, float] = {}
+        self._has_turn: str | None = None
         self._idle_since: float | None = None
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nothing runs because the memory for what waits is other programs'; None where that is not so."""
+        return self._idle_since if self.waiting and not self.running else None
 
     @property
     def held(self) -> int:
@@ -101,16 +116,23 @@ class Policy:
         self.ceiling = budget if ceiling is None else max(ceiling, budget)
         self.free = budget if free is None else max(free, budget)
 
+    def limit_jobs(self, jobs: Mapping[str, int]) -> None:
+        """How many cores each build may hold at most, for those that have such a limit."""
+        self._jobs = dict(jobs)
+
     def submit(self, task: Task) -> None:
         """A task waits from now on (again, after a retry)."""
         if task.key in self.running:
             raise ValueError(f"{task.key} is running")
+        self._join(task.build, task.arrived)
         self.done.discard(task.key)
         self.waiting[task.key] = task
 
     def resume(self, task: Task, *, started: float) -> None:
         """A task that is running already under an earlier broker: it holds its memory whether or not that fits."""
         self.waiting.pop(task.key, None)
+        self._join(task.build, started)
+        self._served[task.build] += self._work(task)
         self.running[task.key] = Running(task=task, started=started, held=task.memory)
 
     def observe(self, key: str, used: int) -> None:
@@ -133,24 +155,47 @@ class Policy:
         self.done.discard(key)
 
     def order(self) -> list[Task]:
-        """The waiting tasks, first to start first. Depends on the set only, not on the order in which it was made."""
-        oldest = min((task.arrived for task in self.waiting.values()), default=0.0)
-        return sorted(self.waiting.values(), key=lambda task: self._priority(task, oldest))
+        """The waiting tasks, first to start first. Depends on the set and on what each build was given, not on the
+        order in which the set was made. A build for whose first task room is kept has its turn until that starts."""
+        by_build: defaultdict[str, list[Task]] = defaultdict(list)
+        for task in self.waiting.values():
+            by_build[task.build].append(task)
+        queues = {build: self._queue(tasks) for build, tasks in by_build.items()}
+        served = {build: self._served.get(build, 0.0) for build in queues}
+        ordered: list[Task] = []
+        if self._has_turn in queues:
+            ordered.append(queues[self._has_turn].pop())
+            served[self._has_turn] += self._work(ordered[0])
+        turns = [self._turn(build, served[build], queue[-1]) for build, queue in queues.items() if queue]
+        heapq.heapify(turns)
+        while turns:
+            so_far, _, _, build = heapq.heappop(turns)
+            queue = queues[build]
+            task = queue.pop()
+            ordered.append(task)
+            if queue:
+                heapq.heappush(turns, self._turn(build, so_far + self._work(task), queue[-1]))
+        return ordered
 
     def admit(self, now: float) -> list[Task]:
         """Start what may start at ``now`` and return it, in order."""
         admitted: list[Task] = []
         reservation: _Reservation | None = None
+        reserved_for: str | None = None
+        at_their_limit: set[str] = set()
         for task in self.order():
             if self.cores_held >= self.cores or any(r.task.alone for r in self.running.values()):
                 break
-            if self._fits(task):
+            if task.build in at_their_limit or not self._within_jobs(task):
+                at_their_limit.add(task.build)  # its smaller ones stay behind it, so it cannot be starved
+            elif self._fits(task):
                 if reservation is None or self._harmless(task, reservation, now):
                     reservation = self._beside(task, reservation, now)
                     self._start(task, now)
                     admitted.append(task)
             elif reservation is None and (task.memory <= self.budget or self._overdue(task, now)):
-                reservation = self._reserve(task, now)
+                reservation, reserved_for = self._reserve(task, now), task.build
+        self._has_turn = reserved_for
         first = None if self.running else next((t for t in self.order() if self._may_go_alone(t, now)), None)
         if first is not None:
             pressed_since = self._idle_since
@@ -159,19 +204,61 @@ class Policy:
             admitted.append(first)
         return admitted
 
-    def why_waiting(self) -> str:
-        """In a few words, what the first waiting task lacks; empty when none waits."""
-        first = next(iter(self.order()), None)
+    def why_waiting(self, build: str | None = None) -> str:
+        """In a few words, what the first waiting task (of a build) lacks; empty when none waits."""
+        first = next((task for task in self.order() if build is None or task.build == build), None)
         if first is None:
             return ""
-        if self.cores_held + min(first.cores, self.cores) > self.cores:
+        if not self.running:
+            return "other programs"
+        if build is not None and all(running.task.build != build for running in self.running.values()):
+            return "another build"
+        if self.cores_held + min(first.cores, self.cores) > self.cores or not self._within_jobs(first):
             return "cores"
-        return "other programs" if not self.running else "memory"
+        return "memory"
+
+    def _join(self, build: str, now: float) -> None:
+        """A build that was away is level with the least served of those that are here, not counting the work that is
+        still before their running tasks, and keeps no credit."""
+        here = {task.build for task in self.waiting.values()} | {r.task.build for r in self.running.values()}
+        if not here:
+            self._served.clear()
+        if build not in here:
+            least = min((self._served[other] - self._ahead(other, now) for other in here), default=0.0)
+            self._served[build] = max(self._served.get(build, 0.0), least)
+
+    def _ahead(self, build: str, now: float) -> float:
+        """What was counted for a build's running tasks and is not done yet."""
+        own = [r for r in self.running.values() if r.task.build == build]
+        return sum(self._share(r.task) * min(r.task.seconds, max(0.0, r.started + r.task.seconds - now)) for r in own)
+
+    def _turn(self, build: str, served: float, head: Task) -> tuple[float, float, float, str]:
+        """Where builds were given the same, the one that holds less now is first, then the one with more to do."""
+        holds = sum(self._share(r.task) for r in self.running.values() if r.task.build == build)
+        return (served, holds, -self._work(head), build)
+
+    def _share(self, task: Task) -> float:
+        return max(min(task.cores, self.cores) / self.cores, task.memory / max(self.budget, 1))
+
+    def _work(self, task: Task) -> float:
+        return task.seconds * self._share(task)
+
+    def _within_jobs(self, task: Task) -> bool:
+        most = self._jobs.get(task.build)
+        if most is None:
+            return True
+        own = sum(min(r.task.cores, most) for r in self.running.values() if r.task.build == task.build)
+        return own + min(task.cores, most) <= most
+
+    def _queue(self, tasks: list[Task]) -> list[Task]:
+        """One build's tasks, the first at the end."""
+        oldest = min(task.arrived for task in tasks)
+        return sorted(tasks, key=lambda task: self._priority(task, oldest), reverse=True)
 
     def _priority(self, task: Task, oldest: float) -> tuple[int, float, str]:
-        generation = int((task.arrived - oldest) / self._patience_s)
-        share = max(min(task.cores, self.cores) / self.cores, task.memory / max(self.budget, 1))
-        return (generation, -task.seconds * share, task.key)
+        cores = min(self.cores, self._jobs.get(task.build, self.cores))
+        share = max(min(task.cores, cores) / cores, task.memory / max(self.budget, 1))
+        return (int((task.arrived - oldest) / self._patience_s), -task.seconds * share, task.key)
 
     def _overdue(self, task: Task, now: float) -> bool:
         return now - task.arrived > self._patience_s
@@ -190,6 +277,7 @@ class Policy:
 
     def _start(self, task: Task, now: float) -> None:
         del self.waiting[task.key]
+        self._served[task.build] += self._work(task)
         self.running[task.key] = Running(task=task, started=now, held=task.memory)
         self._idle_since = None
 

@@ -10,7 +10,7 @@ import json
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,9 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sm120_wheels import console
-from sm120_wheels.compile.policy import Task
+from sm120_wheels.compile.policy import PATIENCE_ALONE_S, Task
 from sm120_wheels.compile.profile import Profile
 from sm120_wheels.compile.protocol import MESSAGE_MAX, connect, encode
+from sm120_wheels.compile.sampling import largest_programs
 from sm120_wheels.compile.simulate import simulate
 from sm120_wheels.compile.summary import read_records
 from sm120_wheels.files import human_bytes, human_seconds
@@ -32,6 +33,9 @@ from sm120_wheels.files import human_bytes, human_seconds
 _ASK_S = 0.5
 _LINE_S = 30.0
 _LINE_PART = 0.1
+#: A wait for other programs' memory is said after so many seconds, and who holds the most.
+_OTHERS_S = 5.0
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +47,30 @@ class RunningUnit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherPrograms:
+    """Nothing compiles because other programs hold the memory: for how long (seconds), what the next file wants, what
+    is free for it (bytes) and what sets that, and who holds the most (program, bytes)."""
+
+    seconds: float
+    source: str
+    wanted: int
+    free: int
+    bound_by: str
+    largest: tuple[tuple[str, int], ...]
+
+    def line(self) -> str:
+        named = ", ".join(f"{program} {human_bytes(held)}" for program, held in self.largest)
+        return (
+            f"waiting {human_seconds(self.seconds)} (at most {human_seconds(PATIENCE_ALONE_S)}) for other programs to "
+            f"give memory back: {PurePosixPath(self.source).name} wants {human_bytes(self.wanted)}, "
+            f"{human_bytes(self.free)} are free by {self.bound_by}; the largest programs are {named}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Memory in bytes. ``total`` and ``seconds_left`` are None where no profile says them."""
+    """One build's. Memory in bytes. ``total`` and ``seconds_left`` are None where no profile says them;
+    ``one_at_a_time`` is how many files were compiled so because no broker could be started again."""
 
     done: int
     running: tuple[RunningUnit, ...]
@@ -56,18 +82,22 @@ class Progress:
     why_waiting: str
     killed: int
     seconds_left: float | None
+    others: OtherPrograms | None = None
+    one_at_a_time: int = 0
 
     def line(self) -> str:
         of = f" of {self.total}" if self.total is not None else ""
         parts = [f"{self.done}{of} compiled, {len(self.running)} running, {self.waiting} waiting"]
-        if self.waiting and self.why_waiting:
+        if self.waiting and self.why_waiting and self.others is None:
             parts[0] += f" for {self.why_waiting}"
         parts.append(f"memory {human_bytes(self.used)} of {human_bytes(self.budget)}")
         if self.killed:
             parts.append(f"{self.killed} killed and tried again")
         if self.seconds_left is not None:
             parts.append(f"about {human_seconds(self.seconds_left)} left")
-        return ", ".join(parts)
+        if self.one_at_a_time:
+            parts.append("no compile broker can be started: compiling one file at a time")
+        return ", ".join(parts) + (f"; {self.others.line()}" if self.others is not None else "")
 
 
 def watch(
@@ -79,7 +109,8 @@ def watch(
     ended: threading.Event,
     tell: Callable[[Progress], None],
 ) -> None:
-    """Tell the progress twice a second until ``ended``. While there is no broker to ask, nothing is told."""
+    """Tell the progress twice a second until ``ended``. While there is no broker to ask, only that is told, once files
+    were compiled without one."""
     connection: sockets.socket | None = None
     while not ended.wait(_ASK_S):
         try:
@@ -90,21 +121,53 @@ def watch(
             if connection is not None:
                 connection.close()
             connection = None
+            known = read_records(records)
+            if any(record["kind"] == "turn" for record in known):
+                tell(progress_without_broker(known, profile=profile))
             continue
         if isinstance(status, dict):
-            tell(progress_of(status, read_records(records), session=session, profile=profile))
+            largest = largest_programs(_MOST_NAMED) if status["others_for_s"] >= _OTHERS_S else []
+            tell(progress_of(status, read_records(records), session=session, profile=profile, largest=largest))
     if connection is not None:
         connection.close()
 
 
+def progress_without_broker(records: list[dict[str, Any]], *, profile: Profile | None) -> Progress:
+    """What the records alone say, while compiles take turns."""
+    done = len(_finals(records))
+    return Progress(
+        done=done,
+        running=(),
+        waiting=0,
+        total=max(len(profile.units), done) if profile else None,
+        used=0,
+        held=0,
+        budget=0,
+        why_waiting="",
+        killed=0,
+        seconds_left=None,
+        one_at_a_time=sum(record["kind"] == "turn" for record in records),
+    )
+
+
+def _finals(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {r["uid"]: r for r in records if r["kind"] in ("end", "turn") and not r.get("retry")}
+
+
 def progress_of(
-    status: Mapping[str, Any], records: list[dict[str, Any]], *, session: str, profile: Profile | None
+    status: Mapping[str, Any],
+    records: list[dict[str, Any]],
+    *,
+    session: str,
+    profile: Profile | None,
+    largest: Sequence[tuple[str, int]] = (),
 ) -> Progress:
-    """Join the broker's status with this session's records."""
-    finals = {r["uid"]: r for r in records if r["kind"] in ("end", "turn") and not r.get("retry")}
+    """Join the broker's status with this session's records. ``largest``: the programs to name in a wait for others."""
+    finals = _finals(records)
     running = [c for c in status["running"] if c["session"] == session and c["uid"] not in finals]
     waiting = [c for c in status["waiting"] if c["session"] == session]
     waiting_count = status["waiting_in"].get(session, 0)
+    own = status["builds"].get(session, {"used": 0, "cores": status["cores"], "why_waiting": ""})
     return Progress(
         done=len(finals),
         running=tuple(
@@ -113,17 +176,28 @@ def progress_of(
         ),
         waiting=waiting_count,
         total=max(len(profile.units), len(finals) + len(running) + waiting_count) if profile else None,
-        used=status["used"],
+        used=own["used"],
         held=status["held"],
         budget=status["budget"],
-        why_waiting=status["why_waiting"],
+        why_waiting=own["why_waiting"],
         killed=sum(1 for r in records if r.get("retry")),
-        seconds_left=_seconds_left(status, finals, running, waiting, profile) if profile else None,
+        seconds_left=_seconds_left(status, own["cores"], finals, running, waiting, profile) if profile else None,
+        others=OtherPrograms(
+            seconds=status["others_for_s"],
+            source=waiting[0]["source"],
+            wanted=waiting[0]["needs"],
+            free=status["budget"],
+            bound_by=status["bound_by"],
+            largest=tuple(largest),
+        )
+        if waiting and status["others_for_s"] >= _OTHERS_S
+        else None,
     )
 
 
 def _seconds_left(
     status: Mapping[str, Any],
+    cores: int,
     finals: Mapping[str, Mapping[str, Any]],
     running: list[dict[str, Any]],
     waiting: list[dict[str, Any]],
@@ -144,7 +218,7 @@ def _seconds_left(
         for u in profile.units.values()
         if u.source not in known
     ]
-    return simulate(rest, cores=status["cores"], budget=max(1, status["budget"])).makespan
+    return simulate(rest, cores=cores, budget=max(1, status["budget"])).makespan
 
 
 def _pace(ended: Iterable[Mapping[str, Any]]) -> float:
@@ -165,16 +239,20 @@ def display() -> Iterator[Callable[[Progress], None]]:
 
 
 class SparseLines:
-    """At most one line in 30 s, unless another tenth of the files is done."""
+    """At most one line in 30 s, unless another tenth of the files is done or nothing goes on any more."""
 
     def __init__(self, say: Callable[[str], None] = console.note, clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
         self._said = clock()
         self._part = 0
+        self._held_up = False
 
     def tell(self, progress: Progress) -> None:
         part = int(progress.done / progress.total / _LINE_PART) if progress.total else 0
-        if self._clock() - self._said >= _LINE_S or part > self._part:
+        held_up = progress.others is not None or bool(progress.one_at_a_time)
+        news = part > self._part or (held_up and not self._held_up)
+        self._held_up = held_up
+        if self._clock() - self._said >= _LINE_S or news:
             self._said, self._part = self._clock(), part
             self._say(progress.line())
 
@@ -199,4 +277,4 @@ def render(progress: Progress) -> RenderableType:
             Text(f"{human_seconds(unit.seconds)} of {human_seconds(unit.expected_seconds)}", style=late),
             Text(PurePosixPath(unit.source).name),
         )
-    return Group(bars, units, Text(progress.line(), style="dim"))
+    return Group(bars, units, Text(progress.line(), style="" if progress.others or progress.one_at_a_time else "dim"))

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sm120_wheels import paths
+from sm120_wheels.compile import sampling
 
 MESSAGE_MAX = 1 << 20
 #: Raised with every change of the messages: an old broker is then not found by new launchers.
-_NAME = "broker-1"
+_NAME = "broker-2"
 #: sun_path holds 108 bytes with its NUL; the launcher puts endings behind it only for files.
 _SOCKET_MAX = 100
 
@@ -51,6 +52,17 @@ def decode(packet: bytes) -> Message:
 def encode(fields: dict[str, str], arguments: tuple[str, ...] = ()) -> bytes:
     parts = [f"{name}={value}" for name, value in fields.items()] + [f"arg={a}" for a in arguments]
     return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)
+
+
+def owner_text() -> str:
+    """This process, as the owner of a build: its number and its start time, which together are never used again."""
+    return f"{os.getpid()}.{sampling.start_ticks(os.getpid())}"
+
+
+def parse_owner(text: str) -> tuple[int, int] | None:
+    """(pid, start time in clock ticks), or None for anything else."""
+    pid, _, ticks = text.partition(".")
+    return (int(pid), int(ticks)) if pid.isdigit() and ticks.isdigit() else None
 
 
 def socket_path(root: Path | None = None) -> Path:

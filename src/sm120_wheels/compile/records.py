@@ -44,7 +44,8 @@ def end_record(client: Client, *, peak: int, code: int, killed: bool, retry: boo
     }
 
 
-def sample_record(policy: Policy, budget: Budget, *, used: int) -> dict[str, Any]:
+def sample_record(policy: Policy, budget: Budget, *, session: str, used: int, cores: int) -> dict[str, Any]:
+    """One build's second: ``used`` and ``cores`` are its own, ``held`` and ``budget`` those of all builds together."""
     return {
         "kind": "sample",
         "at": round(time.time(), 3),
@@ -52,9 +53,9 @@ def sample_record(policy: Policy, budget: Budget, *, used: int) -> dict[str, Any
         "held": policy.held,
         "budget": budget.memory,
         "bound_by": budget.bound_by,
-        "cores": budget.cores,
-        "running": len(policy.running),
-        "waiting": len(policy.waiting),
-        "why_waiting": policy.why_waiting(),
+        "cores": cores,
+        "running": sum(running.task.build == session for running in policy.running.values()),
+        "waiting": sum(task.build == session for task in policy.waiting.values()),
+        "why_waiting": policy.why_waiting(session),
         "oom_kills": oom_kills(),
     }

@@ -73,6 +73,28 @@ def alive(pid: int, start_ticks: int) -> bool:
     return stat is not None and int(stat[19]) == start_ticks and stat[0] not in ("Z", "X")
 
 
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 for one that is gone."""
+    stat = _stat(pid)
+    return 0 if stat is None else int(stat[19])
+
+
+def largest_programs(count: int, root: Path = Path("/proc")) -> list[tuple[str, int]]:
+    """Who holds this machine's memory: (program, resident bytes of all its processes), the largest first."""
+    held: dict[str, int] = {}
+    for name in os.listdir(root):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            text = (root / name / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        head, _, tail = text.rpartition(")")
+        program = head.partition("(")[2]
+        held[program] = held.get(program, 0) + int(tail.split()[21]) * _PAGE
+    return sorted(held.items(), key=lambda item: (-item[1], item[0]))[:count]
+
+
 def process_group(pid: int) -> int | None:
     stat = _stat(pid)
     return None if stat is None else int(stat[2])

@@ -4,7 +4,7 @@
         ...  # run the build with session.launcher, session.environment and ninja -j session.ninja_jobs
     session.summary
 
-It starts no compile itself; the launchers find the broker (and start it) on their own.
+It starts no compile itself. A broker that dies meanwhile is started again by the launchers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +22,12 @@ from sm120_wheels.compile import budget as budgets
 from sm120_wheels.compile.launcher import launcher as make_launcher
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile, store_path
 from sm120_wheels.compile.progress import Progress, watch
-from sm120_wheels.compile.protocol import make_private_folder, socket_path
+from sm120_wheels.compile.protocol import make_private_folder, owner_text, socket_path
 from sm120_wheels.compile.summary import CompileSummary, read_records, summarise
 from sm120_wheels.compile.trace import write_trace
-from sm120_wheels.errors import CompilerKilledError
+from sm120_wheels.errors import BrokerNotStartedError, CompilerKilledError
 from sm120_wheels.files import human_bytes, write_json
+from sm120_wheels.process import run
 
 #: ninja's job count: enough that the broker sees what there is to choose from. A waiting launcher holds about 0.3 MB.
 _JOBS_PER_CORE = 16
@@ -84,8 +85,9 @@ def compile_session(
     ``budget``: at most this many bytes for compiles (default: what the machine has free). ``cores``: at most this many
     at once; ``jobs`` overrides ninja's job count, which is not how many compile. ``profile``: a CSV of measured units.
     Raises :class:`InsufficientMemoryError` at once for a profile whose largest unit can never fit (unless ``check`` is
-    false), :class:`HostCompilerError` where the launcher cannot be built, and :class:`CompilerKilledError` at the
-    end, in place of the build's own error, when a compiler was killed at every try.
+    false), :class:`HostCompilerError` where the launcher cannot be built, :class:`BrokerNotStartedError` where no
+    broker answers, and :class:`CompilerKilledError` at the end, in place of the build's own error, when a compiler was
+    killed at every try.
     """
     known = read_profile(profile) if profile is not None else None
     limits = budgets.measure(cap=budget, cores=cores)
@@ -108,6 +110,7 @@ def compile_session(
             "SM120_MEMORY": str(budget or ""),
             "SM120_CORES": str(cores or ""),
             "SM120_RECORDS": str(records),
+            "SM120_OWNER": owner_text(),
         },
         ninja_jobs=jobs or min(_MOST_JOBS, max(_LEAST_JOBS, _JOBS_PER_CORE * limits.cores)),
         records=records,
@@ -116,6 +119,7 @@ def compile_session(
         budget=limits,
         profile=known,
     )
+    _start_broker(session.launcher, {**os.environ, **session.environment}, meeting)
     ended = threading.Event()
     watcher = threading.Thread(
         target=watch,
@@ -140,6 +144,23 @@ def compile_session(
             watcher.join(timeout=5)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{meeting}.noted-{identity}")  # noqa: PTH108 - the launcher's own naming
+
+
+def _start_broker(launcher: Sequence[str], environment: Mapping[str, str], meeting: Path) -> None:
+    """Have a broker before the build starts, so that one which cannot run is the build's error and not a line in its
+    log: without a broker files are compiled one at a time."""
+    Path(f"{meeting}.failed").unlink(missing_ok=True)  # whatever it was, it may have been mended
+    if run([*launcher, "--start-broker"], env=environment, check=False).ok:
+        return
+    log = Path(f"{meeting}.log")
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.is_file() else []
+    python = environment["SM120_PYTHON"]
+    raise BrokerNotStartedError(
+        "the compile broker cannot be started",
+        where=f"{python} -m sm120_wheels.compile.broker",
+        why="\n".join(said[-5:]) or "it said nothing",
+        hint=f"see {log}; the broker needs a runtime folder that this user can write (SM120_RUNTIME_DIR)",
+    )
 
 
 def _finish(session: CompileSession, work_dir: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import requests
@@ -13,33 +11,17 @@ from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 
 from sm120_wheels.errors import DownloadError, HostUnreachableError
+from sm120_wheels.toolchain.indexes import pip_files, pip_settings
 
 _INDEX_HINT = "check the network, or set the index with UV_DEFAULT_INDEX, PIP_INDEX_URL or pip's own configuration"
 
 
 def index_url(environ: Mapping[str, str] = os.environ) -> str:
     """The simple index to ask: uv's or pip's setting, else the public one."""
-    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if environ.get(variable):
             return environ[variable]
-    return _pip_config().get("index-url") or PYPI_SIMPLE_ENDPOINT
-
-
-def _pip_config() -> dict[str, str]:
-    """pip's ``global.*`` and ``install.*`` settings; empty where pip is not there."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    found: dict[str, str] = {}
-    for line in done.stdout.splitlines():
-        key, separator, value = line.partition("=")
-        section, _, name = key.partition(".")
-        if separator and section in ("global", "install"):
-            found[name] = value.strip("'")
-    return found
+    return pip_settings(environ, files=pip_files(environ)).get("index-url") or PYPI_SIMPLE_ENDPOINT
 
 
 def find_file(filename: str) -> list[str]:

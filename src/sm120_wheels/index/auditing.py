@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from sm120_wheels import paths, recipe
 from sm120_wheels.index.gates import OURS
@@ -23,21 +24,27 @@ def live_audit(wheel: Path, sha256: str, *, traps: Path | None = None) -> bytes 
     that a wheel of ours was built from counts too. Raises what the audit raises: a wheel that it cannot read is not
     published.
     """
-    files = [file for file in (traps, _recipe_list(wheel)) if file is not None]
+    record = _build_record(wheel)
+    files = [file for file in (traps, _recipe_list(record)) if file is not None]
     allow = merged(*(read_allow_list(file) for file in files)) if files else None
     found = audit(inputs.subject(str(wheel)), OURS)
     known = merged(known_traps(found.name), *([allow] if allow else []))
     verdicts = [judge(found, target, known) for target in OURS]
-    document = to_json(found, verdicts, failures(found, verdicts, allow=allow))
+    # a wheel of ours keeps what its name promises; of others' it is shown
+    document = to_json(found, verdicts, failures(found, verdicts, allow=allow, strict=bool(record)))
     # The path is that of the staged copy, which nobody will ever see.
     document |= {"path": wheel.name, "wheel_sha256": sha256}
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _recipe_list(wheel: Path) -> Path | None:
-    """The list of known traps beside the recipe that a wheel's build record names; None for anybody else's wheel."""
+def _build_record(wheel: Path) -> dict[str, Any]:
+    """Empty for anybody else's wheel."""
     with open_wheel(wheel) as opened:
-        record = read_build_record(opened) or {}
+        return dict(read_build_record(opened) or {})
+
+
+def _recipe_list(record: dict[str, Any]) -> Path | None:
+    """The list of known traps beside the recipe that a wheel's build record names; None for anybody else's wheel."""
     plan = record.get("plan")
     name = plan.get("recipe") if isinstance(plan, dict) else None
     # The name comes out of a wheel, so it must be one of our recipes before it becomes part of a path.

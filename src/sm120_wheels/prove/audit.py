@@ -1,5 +1,7 @@
 """Reads what GPU code a wheel, library or object file carries. It states facts; :mod:`verdict` judges them.
 
+What a wheel's name promises and its libraries do not keep (:mod:`sm120_wheels.wheel.promises`) is found on the way.
+
 Members are read in parallel, the largest first, each in its own process: unpacking and hashing take the time, then
 walking the symbol tables. The traps (see :mod:`traps`) are looked for only in the code that one of the targets would
 load, since that needs a disassembler.
@@ -12,14 +14,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from sm120_wheels.arch import Arch
-from sm120_wheels.errors import WheelInvalidError
+from sm120_wheels.elf import Buffer, Elf
+from sm120_wheels.errors import UnsupportedTargetError, WheelInvalidError
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.cubin import Cubin
-from sm120_wheels.prove.elf import Buffer, Elf
 from sm120_wheels.prove.traps import Trap, by_design, find_traps
-from sm120_wheels.wheel.elf import read_library
+from sm120_wheels.wheel import library as dynamic
+from sm120_wheels.wheel import tags
+from sm120_wheels.wheel.archive import parse_filename
+from sm120_wheels.wheel.promises import BrokenPromise, promises_of
 
 Capability = tuple[int, int]
 
@@ -86,6 +92,8 @@ class Library:
     packed_bytes: int
     host: Host | None
     images: tuple[Image, ...]
+    data: bool = False
+    """PTX that is shipped as a source or as data: no loader is known to read it, so it makes no verdict."""
 
     @property
     def loadable(self) -> tuple[Image, ...]:
@@ -95,12 +103,31 @@ class Library:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Promises:
+    """Whether the libraries keep what the wheel's filename promises: platform, abi3, CUDA. ``why``: not run because."""
+
+    state: Literal["passed", "failed", "not run"]
+    broken: tuple[BrokenPromise, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What a worker sends back."""
+
+    library: Library
+    linked: dynamic.Library | None
+    abi3: tuple[tags.Abi3Problem, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     name: str
     version: str
     path: str
     cuda_label: int | None
     libraries: tuple[Library, ...]
+    promises: Promises
     tag_problem: str = ""
 
     @property
@@ -114,37 +141,52 @@ def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: in
     ``workers`` 0 means one for each CPU this process may use. Raises :class:`WheelInvalidError` for what is damaged.
     """
     jobs = [(subject, member) for member in subject.members]
-    found = inputs.read_members(jobs, partial(_read, targets=tuple(targets)), workers=workers)
+    baseline = tags.abi3_baseline(parse_filename(subject.path).tags) if subject.is_wheel else None
+    read = partial(_read, targets=tuple(targets), abi3_baseline=baseline)
+    found = inputs.read_members(jobs, read, workers=workers)
     return Audit(
         name=subject.name,
         version=subject.version,
         path=str(subject.path),
         cuda_label=subject.cuda_label,
-        libraries=tuple(sorted(found, key=lambda lib: lib.path)),
+        libraries=tuple(sorted((one.library for one in found), key=lambda lib: lib.path)),
+        promises=_promises(subject, found),
         tag_problem=subject.tag_problem,
     )
 
 
-def _read(subject: inputs.Subject, member: inputs.Member, targets: tuple[Capability, ...]) -> Library:
+def _promises(subject: inputs.Subject, found: Sequence[_Read]) -> Promises:
+    if not subject.is_wheel:
+        return Promises(state="not run", why="only a wheel's filename promises anything")
+    libraries = sorted((one.linked for one in found if one.linked is not None), key=lambda lib: lib.member)
+    try:
+        broken = promises_of(parse_filename(subject.path), libraries, [p for one in found for p in one.abi3])
+    except (WheelInvalidError, UnsupportedTargetError) as exc:  # libraries of two machines, or of one without policies
+        return Promises(state="not run", why=f"{exc.what}: {exc.why or exc.where}")
+    return Promises(state="failed" if broken else "passed", broken=broken)
+
+
+def _read(
+    subject: inputs.Subject,
+    member: inputs.Member,
+    targets: tuple[Capability, ...],
+    abi3_baseline: tuple[int, int] | None,
+) -> _Read:
     where = f"{subject.path.name}: {member.name}" if subject.is_wheel else member.name
     with inputs.mapped(subject, member) as (buffer, path):
-        host = None
-        if member.kind == "host":
-            library = read_library(path, member=member.name)
-            host = (
-                None
-                if library is None
-                else host_facts(library.needed, library.rpath, library.versions, library.undefined)
-            )
+        linked = dynamic.read_library(path, member=member.name) if member.kind == "host" else None
+        abi3 = tags.abi3_problems([linked], baseline=abi3_baseline) if linked and abi3_baseline else []
         images = _images(member, buffer, where, targets)
-    return Library(
+    library = Library(
         path=member.name,
         kind=member.kind,
         bytes=member.bytes,
         packed_bytes=member.packed_bytes,
-        host=host,
+        host=host_facts(linked.needed, linked.rpath, linked.versions, linked.undefined) if linked else None,
         images=tuple(images),
+        data=member.data,
     )
+    return _Read(library=library, linked=linked, abi3=tuple(abi3))
 
 
 def host_facts(

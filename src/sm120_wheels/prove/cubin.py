@@ -23,8 +23,8 @@ from functools import cached_property
 from typing import Literal
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.elf import EM_CUDA, Buffer, Elf, Section, Symbol
 from sm120_wheels.errors import WheelInvalidError
-from sm120_wheels.prove.elf import EM_CUDA, Buffer, Elf, Section, Symbol
 
 STT_FUNC, STT_OBJECT = 2, 1
 STO_CUDA_ENTRY = 0x10

@@ -27,8 +27,8 @@ import lz4.block
 import zstandard
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.elf import Buffer, Elf
 from sm120_wheels.errors import WheelInvalidError
-from sm120_wheels.prove.elf import Buffer, Elf
 
 MAGIC = 0xBA55ED50
 _MAGIC_BYTES = struct.pack("<I", MAGIC)

@@ -14,14 +14,14 @@ import multiprocessing
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from sm120_wheels.elf import MAGIC as ELF_MAGIC
 from sm120_wheels.errors import WheelInvalidError
-from sm120_wheels.prove.elf import MAGIC as ELF_MAGIC
 from sm120_wheels.prove.fatbin import MAGIC as FATBIN_MAGIC
 from sm120_wheels.wheel.archive import WheelFile, open_wheel
 
@@ -42,6 +42,8 @@ class Member:
     bytes: int
     packed_bytes: int
     """Its size inside the archive; the same as ``bytes`` outside of one."""
+    data: bool = False
+    """A loose PTX file with no library beside it that no Python file names: shipped, but nobody is known to load it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +75,14 @@ def subject(text: str) -> Subject:
                 name=wheel.filename.distribution,
                 version=str(wheel.filename.version),
                 is_wheel=True,
-                members=tuple(_wheel_members(wheel)),
+                members=_told_apart(_wheel_members(wheel), _python_of_wheel(wheel)),
                 tag_problem=wheel.tag_problem(),
             )
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
         members = [m for p in files if (m := _file_member(p, p.relative_to(path).as_posix()))]
-        return Subject(path=path, name=path.name, version="", is_wheel=False, members=tuple(members))
+        sources = (p.read_bytes() for p in files if p.suffix == ".py")
+        return Subject(path=path, name=path.name, version="", is_wheel=False, members=_told_apart(members, sources))
     if path.is_file():
         member = _file_member(path, path.name)
         if member is None:
@@ -102,13 +105,27 @@ def _installed(text: str) -> Subject:
             hint="give the path of a wheel, library or folder, or the name of a package installed beside this program",
         ) from exc
     root = Path(str(found.locate_file(""))).resolve()
-    members = []
-    for file in found.files or ():
-        path = Path(str(file.locate())).resolve()
-        if path.is_file() and path.is_relative_to(root):
-            member = _file_member(path, path.relative_to(root).as_posix())
-            members += [member] if member else []
-    return Subject(path=root, name=found.name, version=found.version, is_wheel=False, members=tuple(members))
+    paths = [Path(str(file.locate())).resolve() for file in found.files or ()]
+    files = [path for path in paths if path.is_file() and path.is_relative_to(root)]
+    members = [m for path in files if (m := _file_member(path, path.relative_to(root).as_posix()))]
+    sources = (path.read_bytes() for path in files if path.suffix == ".py")
+    return Subject(
+        path=root, name=found.name, version=found.version, is_wheel=False, members=_told_apart(members, sources)
+    )
+
+
+def _told_apart(members: Iterable[Member], python: Iterable[bytes]) -> tuple[Member, ...]:
+    """The members, loose PTX that is only data marked. ``python`` are the package's own sources, read if need be."""
+    listed = list(members)
+    folders = {m.name.rpartition("/")[0] for m in listed if m.kind != "ptx"}
+    loose = {m.name for m in listed if m.kind == "ptx" and m.name.rpartition("/")[0] not in folders}
+    for text in python if loose else ():
+        loose = {name for name in loose if name.rpartition("/")[2].encode() not in text}
+    return tuple(replace(m, data=m.name in loose) for m in listed)
+
+
+def _python_of_wheel(wheel: WheelFile) -> Iterator[bytes]:
+    return (wheel.read(name) for name in wheel.members if name.endswith(".py"))
 
 
 def _wheel_members(wheel: WheelFile) -> Iterator[Member]:

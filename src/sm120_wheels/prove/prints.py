@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.elf import Buffer, Elf, Section
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.addresses import References, length_without_padding, read_references, uses_table
 from sm120_wheels.prove.cubin import Cubin, Kernel
-from sm120_wheels.prove.elf import Buffer, Elf, Section
 from sm120_wheels.prove.names import normalise
 from sm120_wheels.prove.sass import readable_archs
 

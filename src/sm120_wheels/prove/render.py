@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sm120_wheels.files import human_bytes
-from sm120_wheels.prove.audit import Audit, Image, Library
+from sm120_wheels.prove.audit import Audit, Image, Library, Promises
 from sm120_wheels.prove.names import brief
 from sm120_wheels.prove.verdict import Failure, LibraryVerdict, TrapFound, Verdict
 
@@ -33,11 +33,31 @@ def to_json(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failure]
         "path": audit.path,
         "cuda_label": audit.cuda_label,
         "tag_problem": audit.tag_problem,
+        "promises": _promises_json(audit.promises),
         "libraries": [_library_json(lib) for lib in audit.libraries],
         "verdicts": {v.target: v.answer for v in verdicts},
         "targets": {v.target: _verdict_json(v) for v in verdicts},
         "failures": [{"what": f.what, "why": f.why} for f in failed],
     }
+
+
+def _promises_json(promises: Promises) -> dict[str, Any]:
+    return {
+        "state": promises.state,
+        "why": promises.why,
+        "broken": [{"kind": p.kind, "promise": p.promise, "why": p.why} for p in promises.broken],
+    }
+
+
+def _promise_lines(promises: Promises) -> list[str]:
+    if promises.state == "not run":
+        return [f"promises of its name: not run ({escape(promises.why)})"]
+    if promises.state == "passed":
+        return ["promises of its name: [green]passed[/]"]
+    return [
+        "promises of its name: [yellow]failed[/]",
+        *(f"  {p.kind}: promised {escape(p.promise)}, but {escape(p.why)}" for p in promises.broken),
+    ]
 
 
 def _library_json(lib: Library) -> dict[str, Any]:
@@ -82,7 +102,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "libraries": [
             {
                 "path": lib.path,
-                "loaded": not lib.skipped,
+                "loaded": not lib.skipped and not lib.data,
+                "data": lib.data,
                 "why_not_loaded": lib.skipped,
                 "kernels": lib.counts,
                 "absent": list(lib.absent),
@@ -114,6 +135,7 @@ def to_terminal(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Fail
     parts.append(_libraries_table(audit))
     if any(lib.host and lib.images for lib in audit.libraries):
         parts.append(_links_table(audit))
+    parts += _promise_lines(audit.promises)
     for verdict in verdicts:
         parts += _verdict_lines(verdict)
     for failure in failed:
@@ -197,6 +219,8 @@ def _verdict_lines(verdict: Verdict) -> list[RenderableType]:
 
 
 def _library_lines(lib: LibraryVerdict) -> list[str]:
+    if lib.data:
+        return [f"{lib.path}: data, no library lies beside it and no Python file names it"]
     if lib.skipped:
         return [f"{lib.path}: not loaded ({lib.skipped})"]
     lines = []

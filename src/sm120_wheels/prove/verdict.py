@@ -65,6 +65,8 @@ class LibraryVerdict:
     """Why traps were not looked for in all of it; empty where they were."""
     dead: dict[str, int]
     """Bytes that the target can never run: ``{"sm_90a": 1234}``."""
+    data: bool
+    """Shipped, but nobody is known to load it: it counts for nothing."""
 
     @property
     def runnable(self) -> int:
@@ -79,7 +81,7 @@ class Verdict:
 
     @property
     def loaded(self) -> tuple[LibraryVerdict, ...]:
-        return tuple(lib for lib in self.libraries if not lib.skipped)
+        return tuple(lib for lib in self.libraries if not lib.skipped and not lib.data)
 
     @property
     def dead_bytes(self) -> int:
@@ -105,9 +107,10 @@ def judge(audit: Audit, target: Capability, allow: AllowList | None = None) -> V
 
 
 def _answer(libraries: Sequence[LibraryVerdict]) -> Answer:
-    if not any(sum(lib.counts.values()) for lib in libraries):
+    counted = [lib for lib in libraries if not lib.data]
+    if not any(sum(lib.counts.values()) for lib in counted):
         return "no-cuda"
-    loaded = [lib for lib in libraries if not lib.skipped]
+    loaded = [lib for lib in counted if not lib.skipped]
     if not any(lib.runnable for lib in loaded):
         return "none"
     lacking = any((lib.absent and not lib.absence_allowed) or any(t.counts for t in lib.traps) for lib in loaded)
@@ -141,7 +144,7 @@ def _judge_library(library: Library, target: Capability, name: str, allow: Allow
         live |= there - trapped
     dead: Counter[str] = Counter()
     for index, image in enumerate(library.images):
-        if skipped or index not in picked:
+        if (skipped or index not in picked) and not library.data:
             dead[image.target + (" (for linking)" if image.linkable else "")] += image.bytes
     if skipped:
         dead["host code"] += library.bytes - sum(i.bytes for i in library.images)
@@ -154,6 +157,7 @@ def _judge_library(library: Library, target: Capability, name: str, allow: Allow
         traps=_found(traps, name, allow, live),
         unread=unread,
         dead=dict(sorted(dead.items())),
+        data=library.data,
     )
 
 
@@ -212,12 +216,14 @@ def failures(
     expect: Sequence[Arch] = (),
     allow: AllowList | None = None,
     cuda_major: int | None = None,
+    strict: bool = False,
 ) -> list[Failure]:
     """What is wrong with the wheel, beyond what it runs on.
 
     ``expect``: architectures that were asked of the build, each of which every library must have in every
     translation unit (but for libraries whose absence is allowed). ``allow``: where given, traps it does not name are
-    failures. ``cuda_major``: overrides the one that the wheel's version names.
+    failures. ``cuda_major``: overrides the one that the wheel's version names. ``strict``: what the filename promises
+    and the libraries do not keep is a failure too (CUDA's major is one in any case).
     """
     found = [f for arch in expect for f in _dropped(audit, arch, allow or AllowList())]
     label = cuda_major or audit.cuda_label
@@ -232,6 +238,14 @@ def failures(
                             why=f"NEEDED: {', '.join(names)}",
                         )
                     )
+    if strict:
+        found += [
+            Failure(what=f"the wheel promises {p.promise} and does not keep it", why=p.why)
+            for p in audit.promises.broken
+            if p.kind != "cuda"
+        ]
+        if audit.promises.state == "not run":
+            found.append(Failure(what="what the wheel's name promises was not looked at", why=audit.promises.why))
     if allow is not None:
         for verdict in verdicts:
             for path, trap in verdict.new_traps:
@@ -245,7 +259,7 @@ def failures(
 
 
 def _dropped(audit: Audit, arch: Arch, allow: AllowList) -> list[Failure]:
-    libraries = audit.gpu_libraries
+    libraries = [lib for lib in audit.gpu_libraries if not lib.data]
     if not libraries:
         return [Failure(what=f"{arch.sm} was asked for and there is no GPU code at all", why=audit.path)]
     found = []

@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.wheel import linkage, tags
 from sm120_wheels.wheel.archive import WheelFile, WheelName, open_wheel
-from sm120_wheels.wheel.elf import Library, is_host_elf, read_library
+from sm120_wheels.wheel.library import Library, is_host_elf, read_library
 from sm120_wheels.wheel.metadata import edit_metadata, edit_wheel
 from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool, make_sbom
 from sm120_wheels.wheel.version import is_partial

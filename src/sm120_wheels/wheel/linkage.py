@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sm120_wheels.wheel.elf import Library
+from sm120_wheels.wheel.library import Library
 
 #: Libraries whose number is the CUDA major itself.
 _NUMBERED_BY_CUDA = re.compile(

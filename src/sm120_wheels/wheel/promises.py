@@ -7,14 +7,15 @@ own wheels are made (``finish.py``). GPU code is the audit's business.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from sm120_wheels.wheel import linkage, tags
-from sm120_wheels.wheel.archive import WheelFile
-from sm120_wheels.wheel.elf import Library
+from sm120_wheels.wheel.archive import WheelFile, WheelName
 from sm120_wheels.wheel.finish import host_libraries
+from sm120_wheels.wheel.library import Library
 
 Kind = Literal["platform", "abi3", "cuda", "search path"]
 
@@ -38,10 +39,23 @@ def broken_promises(
     ``excluded``: file name patterns of libraries that other wheels and the driver provide.
     """
     libraries = host_libraries(wheel, wheel.members, folder)
+    baseline = tags.abi3_baseline(wheel.filename.tags)
+    abi3 = [] if baseline is None else tags.abi3_problems(libraries, baseline=baseline)
+    return promises_of(wheel.filename, libraries, abi3, excluded=excluded)
+
+
+def promises_of(
+    name: WheelName,
+    libraries: Sequence[Library],
+    abi3: Sequence[tags.Abi3Problem],
+    *,
+    excluded: tuple[str, ...] = tags.CUDA_AND_TORCH,
+) -> tuple[BrokenPromise, ...]:
+    """The same where the libraries have been read already, and (of an abi3 wheel) looked at by abi3audit."""
     return (
-        *_platform(wheel, libraries, excluded),
-        *_abi3(wheel, libraries),
-        *_cuda(wheel, libraries),
+        *_platform(name, libraries, excluded),
+        *_abi3(name, abi3),
+        *_cuda(name, libraries),
         *_search_paths(libraries),
     )
 
@@ -52,10 +66,10 @@ def cuda_label(version: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _platform(wheel: WheelFile, libraries: list[Library], excluded: tuple[str, ...]) -> list[BrokenPromise]:
+def _platform(name: WheelName, libraries: Sequence[Library], excluded: tuple[str, ...]) -> list[BrokenPromise]:
     """One of a wheel's platform tags is enough to install it, so each must hold; old spellings count once."""
     found: dict[str, BrokenPromise] = {}
-    for tag in sorted({t.platform for t in wheel.filename.tags}):
+    for tag in sorted({t.platform for t in name.tags}):
         if tag == "any" and libraries:
             why = f"{libraries[0].member} is machine code for {libraries[0].machine}"
             found.setdefault(why, BrokenPromise(kind="platform", promise=tag, why=why))
@@ -64,18 +78,18 @@ def _platform(wheel: WheelFile, libraries: list[Library], excluded: tuple[str, .
     return list(found.values())
 
 
-def _abi3(wheel: WheelFile, libraries: list[Library]) -> list[BrokenPromise]:
-    baseline = tags.abi3_baseline(wheel.filename.tags)
+def _abi3(name: WheelName, problems: Sequence[tags.Abi3Problem]) -> list[BrokenPromise]:
+    baseline = tags.abi3_baseline(name.tags)
     if baseline is None:
         return []
     return [
         BrokenPromise(kind="abi3", promise=f"cp{baseline[0]}{baseline[1]}-abi3", why=f"{p.member}: {p.why}")
-        for p in tags.abi3_problems(libraries, baseline=baseline)
+        for p in problems
     ]
 
 
-def _cuda(wheel: WheelFile, libraries: list[Library]) -> list[BrokenPromise]:
-    label = cuda_label(str(wheel.filename.version))
+def _cuda(name: WheelName, libraries: Sequence[Library]) -> list[BrokenPromise]:
+    label = cuda_label(str(name.version))
     if label is None:
         return []
     return [
@@ -85,7 +99,7 @@ def _cuda(wheel: WheelFile, libraries: list[Library]) -> list[BrokenPromise]:
     ]
 
 
-def _search_paths(libraries: list[Library]) -> list[BrokenPromise]:
+def _search_paths(libraries: Sequence[Library]) -> list[BrokenPromise]:
     return [
         BrokenPromise(
             kind="search path",

@@ -22,7 +22,7 @@ from packaging.tags import Tag
 
 from sm120_wheels.errors import UnsupportedTargetError, WheelInvalidError
 from sm120_wheels.process import run
-from sm120_wheels.wheel.elf import Library
+from sm120_wheels.wheel.library import Library
 
 #: Libraries that a CUDA wheel takes from the torch and nvidia wheels and from the driver, as file name patterns.
 CUDA_AND_TORCH = (

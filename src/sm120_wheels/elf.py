@@ -1,9 +1,9 @@
-"""Reads what the audit and the comparison need of 64-bit little-endian ELF files: sections, symbols, relocations.
+"""The one reader of ELF files (64-bit, little-endian): segments, sections, symbols, relocations.
 
 Written for buffers (a memory-mapped library of 1.8 GB, a cubin inside it) and for speed: a library of a million
 symbols is walked with ``struct.iter_unpack``. Every offset is checked against the buffer first, so a file that was
-cut short gives one :class:`WheelInvalidError` and never a traceback. It writes nothing and knows nothing of CUDA;
-what the dynamic linker reads of a library is ``wheel/elf.py``'s.
+cut short gives one :class:`WheelInvalidError` and never a traceback. It writes nothing and knows nothing of CUDA
+(:mod:`sm120_wheels.prove.cubin`) nor of what the dynamic linker makes of a library (:mod:`sm120_wheels.wheel.library`).
 
 Format: System V ABI, chapters 4 and 5.
 """
@@ -26,12 +26,24 @@ EM_CUDA = 190
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELA = struct.Struct("<QQq")
 _REL = struct.Struct("<QQ")
 
-SHT_RELA, SHT_NOBITS, SHT_REL = 4, 8, 9
+SHT_NULL, SHT_RELA, SHT_NOBITS, SHT_REL, SHT_DYNSYM = 0, 4, 8, 9, 11
+PT_LOAD, PT_DYNAMIC = 1, 2
+STB_WEAK = 2
 _SHN_XINDEX = 0xFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    type: int
+    offset: int
+    address: int
+    size: int
+    """In the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +96,13 @@ class Elf:
         self.type: int = kind
         self.machine: int = machine
         self.flags: int = flags
-        self._window(phoff, phentsize * phnum, "the program header table")
+        if phnum and phentsize != _SEGMENT.size:
+            raise self._damaged(f"program headers of {phentsize} bytes")
+        headers = self._window(phoff, phentsize * phnum, "the program header table")
+        self.segments = [
+            Segment(type=kind, offset=offset, address=address, size=size)
+            for kind, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(headers)
+        ]
         self.sections = self._read_sections(shoff, shentsize, shnum, shstrndx)
         self._by_name = {s.name: s for s in reversed(self.sections)}
 
@@ -96,7 +114,8 @@ class Elf:
     def _window(self, offset: int, size: int, what: str) -> memoryview:
         if offset < 0 or size < 0 or offset + size > len(self.view):
             raise self._damaged(
-                f"{what} lies at bytes {offset} to {offset + size}, but the file ends at {len(self.view)}"
+                f"{what} lies at bytes {offset} to {offset + size}, but the file ends at {len(self.view)}: "
+                "it was cut short"
             )
         return self.view[offset : offset + size]
 
@@ -134,6 +153,22 @@ class Elf:
         """The bytes of the first section of that name, or nothing where there is none."""
         section = self.section(name)
         return self.view[:0] if section is None else self.data(section)
+
+    def check_whole(self) -> None:
+        """Whether every segment and section lies inside the file."""
+        for segment in self.segments:
+            self._window(segment.offset, segment.size, f"a segment of type {segment.type}")
+        for section in self.sections:
+            if section.type != SHT_NULL:
+                self.data(section)
+
+    def at_address(self, address: int) -> memoryview:
+        """The file from the byte that is loaded to an address, to the end of that segment."""
+        for segment in self.segments:
+            if segment.type == PT_LOAD and segment.address <= address < segment.address + segment.size:
+                skip = address - segment.address
+                return self._window(segment.offset + skip, segment.size - skip, "a segment")
+        raise self._damaged(f"no segment holds address {address:#x}")
 
     def _strings(self, table: Section) -> memoryview:
         if table.link >= len(self.sections):

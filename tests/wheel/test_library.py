@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sm120_wheels.errors import WheelInvalidError
-from sm120_wheels.wheel.elf import Library, is_host_elf, read_library
+from sm120_wheels.wheel.library import Library, is_host_elf, read_library
 
 SOURCE = """
 #include <stdlib.h>
