@@ -20,7 +20,13 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from sm120_wheels import files, paths
-from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError
+from sm120_wheels.errors import (
+    PatchConflictError,
+    PatchInvalidError,
+    PatchUnusedError,
+    UnknownComponentError,
+    near_misses,
+)
 from sm120_wheels.process import Finished, run
 
 State = Literal["applied", "already in"]
@@ -41,6 +47,8 @@ class Patch:
     subject: str
     source: str
     """Name of the recipe's source that it applies to; empty: the main one."""
+    group: str
+    """Name under which it can be left out of a build (``lean``); empty: it is in every build."""
     headers: dict[str, str]
     sha256: str
 
@@ -60,11 +68,20 @@ def discover(package: str, root: Path | None = None) -> list[Patch]:
     return sorted(found, key=lambda patch: (patch.path.name, Version(patch.low)))
 
 
-def select(patches: Iterable[Patch], version: str, known_versions: Iterable[str]) -> list[Patch]:
-    """The patches for one version. Raises :class:`PatchUnusedError` where a patch fits no version of the recipe."""
-    known = list(known_versions)
+def select(
+    patches: Iterable[Patch], version: str, known_versions: Iterable[str], *, without: Iterable[str] = ()
+) -> list[Patch]:
+    """The patches for one version, but for the groups in ``without``.
+
+    Raises :class:`PatchUnusedError` where a patch fits no version of the recipe, :class:`UnknownComponentError` for a
+    group that no patch is in.
+    """
+    known, every, left_out = list(known_versions), list(patches), set(without)
+    groups = sorted({patch.group for patch in every if patch.group})
+    for group in sorted(left_out - set(groups)):
+        raise UnknownComponentError(f"no patch is in a group {group!r}", hint=near_misses(group, groups))
     chosen = []
-    for patch in patches:
+    for patch in every:
         if not any(patch.covers(other) for other in known):
             raise PatchUnusedError(
                 f"the patch {patch.name} matches no version",
@@ -72,7 +89,7 @@ def select(patches: Iterable[Patch], version: str, known_versions: Iterable[str]
                 why=f"its folder says {patch.path.parent.name}; the recipe has {', '.join(known)}",
                 hint="rename the folder to the versions it is for, or delete the patch",
             )
-        if patch.covers(version):
+        if patch.covers(version) and patch.group not in left_out:
             chosen.append(patch)
     return chosen
 
@@ -181,6 +198,7 @@ def _read(path: Path, package: str) -> Patch:
         high=high or low,
         subject=re.sub(r"^\[[^]]*\]\s*", "", headers["Subject"]),
         source=headers.get("Source", ""),
+        group=headers.get("Group", ""),
         headers=headers,
         sha256=files.sha256_file(path),
     )
