@@ -38,7 +38,7 @@ class PatchHeader:
 
 
 def read_header(head: str) -> PatchHeader:
-    """Read the text before the first ``diff --git``. Raises ``ValueError`` naming the field that is missing or wrong."""
+    """Read the text before the first ``diff --git``. Raises ``ValueError`` naming a field that is missing or wrong."""
     message = email.parser.Parser().parsestr(head)
     fields = {key: " ".join(str(value).split()) for key, value in message.items()}
     body = re.split(r"^---\s*$", str(message.get_payload()), maxsplit=1, flags=re.MULTILINE)[0]
