@@ -117,7 +117,7 @@ def compile_once(argv: list[str], build: Path, env: dict[str, str]) -> Cost:
 def environment(build: Path) -> dict[str, str]:
     """What stable-compile.sh needs; one folder before all includes is taken from the plan beside the build."""
     env = {**os.environ, "SM120_STABLE_BUILD_ROOT": str(build), "SM120_STABLE_NVCC_SEED": "-frandom-seed"}
-    plan = build.parent / "records" / "1-plan.json"
+    plan = build.parent / "records" / "0-plan.json"
     if plan.is_file():
         record: dict[str, Any] = json.loads(plan.read_text(encoding="utf-8"))
         if name := record["output"].get("lean_headers"):

@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> World:
 def versions(world: World, old: dict[str, str], new: dict[str, str]) -> None:
     """An upstream with two versions, and a recipe that pins both."""
     tree = world.upstream.work_tree("up", "demo")
-    first = world.upstream.commit(tree, {**old, ".gitattributes": "*.txt text eol=crlf\n", ".gitignore": "*.gen\n"})
+    first = world.upstream.commit(tree, {**old, ".gitignore": "*.gen\n"})
     for name in set(old) - set(new):
         (tree / name).unlink()
     second = world.upstream.commit(tree, new)
