@@ -120,6 +120,12 @@ def lock(session: nox.Session) -> None:
 
 
 @nox.session
+def refresh_patches(session: nox.Session) -> None:
+    """Move a recipe's patches to another version: nox -s refresh_patches -- sgl-kernel --version NEW [--from OLD]"""
+    _sm120(session, "refresh-patches")
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Generate the reference pages and the JSON Schema from the models."""
     _install(session)

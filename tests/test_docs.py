@@ -57,4 +57,7 @@ def test_patches_are_listed_with_their_versions(tmp_path: Path) -> None:
     rows = world.sm120("patches", "sgl-kernel", "--json").json()
     first = next(row for row in rows if row["name"].startswith("sgl-kernel/0.4.4--0.4.5/0001-"))
     assert first["versions"] == ["0.4.4", "0.4.5"]
-    assert "for 0.4.4, 0.4.5" in world.sm120("patches", "sgl-kernel").ok().out
+    assert set(first["states"]) == {"0.4.4", "0.4.5"}
+    assert first["date"] == "2026-11-30"
+    assert first["kernels_removed"]
+    assert "    0.4.5: " in world.sm120("patches", "sgl-kernel").ok().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sm120_wheels import patch
-from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError
+from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError, UnknownComponentError
 from tests.support.world import git, make_patch
 
 LINES = [f"line {n}\n" for n in range(1, 41)]
@@ -129,8 +129,15 @@ def test_a_range_without_a_version_of_the_recipe_is_an_error(change: patch.Patch
         ("1.0", "0001-Ünï.patch", ("", ""), "NNNN-what-it-does"),
         ("main", "0001-a.patch", ("", ""), "neither a version nor a range"),
         ("2.0--1.0", "0001-a.patch", ("", ""), "ends before it begins"),
-        ("1.0", "0001-a.patch", ("Upstream-Status: never\n", ""), "lacks Upstream-Status"),
-        ("1.0", "0001-a.patch", ("Subject", "Topic"), "lacks Subject"),
+        ("1.0", "0001-a.patch", ("Upstream-Status: not proposed\n", ""), "field Upstream-Status is missing"),
+        ("1.0", "0001-a.patch", ("Subject", "Topic"), "field Subject is missing"),
+        ("1.0", "0001-a.patch", ("not proposed", "soon"), "field Upstream-Status is 'soon'"),
+        ("1.0", "0001-a.patch", ("Date: Mon, 6 May 2024 07:08:09 +0000", "Date: in May"), "field Date is 'in May'"),
+        ("1.0", "0001-a.patch", ("Date: Mon, 6 May 2024 07:08:09 +0000\n", ""), "field Date is missing"),
+        ("1.0", "0001-a.patch", ("Why it is needed.", ""), "field purpose is missing"),
+        ("1.0", "0001-a.patch", ("Kernels removed: none.", ""), "field 'Kernels removed:' is missing"),
+        ("1.0", "0001-a.patch", ("Kernels removed: none.", "Kernels removed:"), "field 'Kernels removed:' is empty"),
+        ("1.0", "0001-a.patch", ("Subject:", "Group: Lean!\nSubject:"), "field Group is 'Lean!'"),
         ("1.0", "0001-a.patch", ("diff --git", "diff"), "no diff"),
         ("1.0", "0001-a.patch", (" line 23\n", ""), "damaged"),
         ("1.0/deeper", "0001-a.patch", ("", ""), "no folder of versions"),
@@ -155,3 +162,37 @@ def test_a_long_hunk_is_cut_in_the_message(tmp_path: Path) -> None:
         patch.apply(patch.discover("demo", tmp_path / "patches")[0], tree)
     assert "more lines" in caught.value.why
     assert len(caught.value.why.splitlines()) < 60
+
+
+def test_every_field_of_the_head_is_read(tmp_path: Path) -> None:
+    text = make_patch(BEFORE, AFTER, tmp_path / "scratch", headers=["Group: lean", "Source: other"])
+    text = text.replace(
+        "Kernels removed: none.", "Kernels removed (SM120): a_kernel,\nb_kernel.\n\nMore of the purpose."
+    )
+    write(tmp_path / "patches", text)
+    header = patch.discover("demo", tmp_path / "patches")[0].header
+    assert (header.subject, header.date) == ("Change what has to change", "2024-05-06")
+    assert (header.group, header.source, header.upstream_status) == ("lean", "other", "not proposed")
+    assert header.purpose == "Why it is needed. More of the purpose."
+    assert header.kernels_removed == "a_kernel, b_kernel."
+
+
+def test_a_group_is_left_out_by_name_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "patches", make_patch(BEFORE, AFTER, tmp_path / "scratch"))
+    lean = make_patch(BEFORE, AFTER, tmp_path / "scratch", headers=["Group: lean"])
+    write(tmp_path / "patches", lean, name="0010-lean.patch")
+    found = patch.discover("demo", tmp_path / "patches")
+    assert [p.path.name for p in patch.select(found, "1.0", ["1.0"])] == ["0001-change.patch", "0010-lean.patch"]
+    assert [p.path.name for p in patch.select(found, "1.0", ["1.0"], without=["lean"])] == ["0001-change.patch"]
+    with pytest.raises(UnknownComponentError, match="group 'laen'") as caught:
+        patch.select(found, "1.0", ["1.0"], without=["laen"])
+    assert "did you mean lean" in caught.value.hint
+
+
+def test_a_patch_of_every_build_may_not_stand_on_one_that_can_be_left_out(tmp_path: Path) -> None:
+    lean = make_patch(BEFORE, AFTER, tmp_path / "scratch", headers=["Group: lean"])
+    write(tmp_path / "patches", lean, name="0001-lean.patch")
+    write(tmp_path / "patches", make_patch(BEFORE, AFTER, tmp_path / "scratch"), name="0002-always.patch")
+    with pytest.raises(PatchInvalidError) as caught:
+        patch.select(patch.discover("demo", tmp_path / "patches"), "1.0", ["1.0"])
+    assert "comes after 0001-lean.patch of the group lean" in caught.value.why

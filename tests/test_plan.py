@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sm120_wheels import files, recipe
+from sm120_wheels import files, headers, recipe
 from sm120_wheels.build import BuildOptions
 from sm120_wheels.errors import RecipeInvalidError, UnsupportedTargetError
 from sm120_wheels.plan import BuildRequest, Plan, make_plan
@@ -100,6 +100,7 @@ CHANGES: list[tuple[str, Callable[[World], None]]] = [
     ("a lock", edit_lock),
     ("a patch's text", edit_patch),
     ("one more patch", add_patch),
+    ("lean headers", replace_in_recipe('main = "demo"', 'main = "demo"\nlean_headers = "torch"')),
     ("a component's define", replace_in_recipe('define = "WITH_EXTRA"', 'define = "WITH_MORE"')),
 ]
 
@@ -264,3 +265,31 @@ def test_the_identifier_says_it_all() -> None:
     made = make_plan(BuildRequest(recipe="sgl-kernel", version="0.4.4"))
     assert made.identifier == f"sglang_kernel-0.4.4-cu130-torch2.11-cp310_abi3-sm120a-{made.platform}"
     assert made.wheel_version == "0.4.4+cu130.torch211.sm120a"
+
+
+def test_leaving_out_a_group_or_the_lean_headers_changes_the_key_and_is_in_the_plan(world: World) -> None:
+    replace_in_recipe('main = "demo"', 'main = "demo"\nlean_headers = "torch"')(world)
+    lean = make_patch({"b": "1\n"}, {"b": "2\n"}, world.root / "scratch", headers=["Group: lean"])
+    world.patch("demo", "1.0", "0010-lean.patch", lean)
+    whole = plan(world)
+    assert [p.name for p in whole.patches] == ["demo/1.0/0001-one.patch", "demo/1.0/0010-lean.patch"]
+    assert (whole.without_patches, whole.lean_headers) == ((), "torch")
+    without = plan(world, without_patches=("lean",))
+    assert [p.name for p in without.patches] == ["demo/1.0/0001-one.patch"]
+    assert without.without_patches == ("lean",)
+    own = plan(world, whole_headers=True)
+    assert (own.lean_headers, own.lean_headers_sha256) == (None, None)
+    assert len({whole.key, without.key, own.key}) == 3
+    assert whole.wheel_version == without.wheel_version == own.wheel_version
+    assert not without.partial
+
+
+def test_an_edited_lean_header_changes_the_key(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_in_recipe('main = "demo"', 'main = "demo"\nlean_headers = "torch"')(world)
+    copy = tmp_path / "headers"
+    shutil.copytree(headers.folder("torch"), copy / "torch")
+    monkeypatch.setattr(headers, "_ROOT", copy)
+    before = plan(world).key
+    with (copy / "torch/torch/all.h").open("a") as stream:
+        stream.write("// changed\n")
+    assert plan(world).key != before

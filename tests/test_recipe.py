@@ -99,6 +99,8 @@ MODEL = [
     ('licence = "MIT"', 'licence = "MIT"\ncomponents = ["extra"]', "cannot depend on a component"),
     ('torch = "2.11.0"', 'torch = "two"', "not a PEP 440 version"),
     ('main = "demo"', 'main = "demo"\ntorch_requires = "=={trch}"', "torch_requires"),
+    ('main = "demo"', 'main = "demo"\nlean_headers = "torhc"', "no lean headers 'torhc' (did you mean torch?"),
+    ('main = "demo"', 'main = "demo"\nlean_headers = "torhc"', "versions.1.0.lean_headers"),
     ('main = "demo"', 'main = "demo"\ntorch_requires = "like {torch}"', "torch_requires"),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sm120_wheels import paths
+from sm120_wheels import headers, paths
 from sm120_wheels.compile import cmake, flashinfer, progress
 from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.compile.session import CompileSession, compile_session
@@ -86,7 +86,7 @@ def _cmake(
             defines[f"FETCHCONTENT_SOURCE_DIR_{planned.fetchcontent.upper()}"] = str(work.sources / into)
     if provisioned.numa:
         defines |= provisioned.numa.cmake_defines()
-    stable = _stable(work.sources, work, patched, provisioned)
+    stable = _stable(work.sources, work, patched, provisioned, lean_headers=plan.lean_headers)
     request = cmake.CmakeBuild(
         project=work.sources / pins.main / pins.directory,
         python=provisioned.environment.python,
@@ -120,7 +120,7 @@ def _flashinfer(
 ) -> tuple[list[Path], Record]:
     """The three raw wheels, and which modules they hold."""
     source = work.sources / pins.main
-    stable = _stable(source, work, patched, provisioned)
+    stable = _stable(source, work, patched, provisioned, lean_headers=plan.lean_headers)
     built = flashinfer.build(
         flashinfer.FlashinferBuildRequest(
             source_dir=source,
@@ -150,12 +150,20 @@ def _flashinfer(
     }
 
 
-def _stable(sources: Path, work: WorkFolder, patched: Record, provisioned: Provisioned) -> Reproducible:
+def _stable(
+    sources: Path, work: WorkFolder, patched: Record, provisioned: Provisioned, *, lean_headers: str | None
+) -> Reproducible:
+    lean = headers.folder(lean_headers) if lean_headers else None
     return reproducible_build(
         source_root=sources,
         build_root=work.compile,
         source_date_epoch=patched["source_date_epoch"],
-        others={provisioned.cuda.root: "cuda", provisioned.environment.root: "environment"},
+        others={
+            provisioned.cuda.root: "cuda",
+            provisioned.environment.root: "environment",
+            **({lean: "headers"} if lean else {}),
+        },
+        before_includes=(lean,) if lean else (),
         nvcc=version_pair(provisioned.cuda.version),
     )
 

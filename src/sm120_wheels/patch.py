@@ -7,7 +7,6 @@ both ends in it (``0.4.4--0.4.5``).
 
 from __future__ import annotations
 
-import email.parser
 import os
 import re
 from collections.abc import Iterable
@@ -20,13 +19,18 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from sm120_wheels import files, paths
-from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError
+from sm120_wheels.errors import (
+    PatchConflictError,
+    PatchInvalidError,
+    PatchUnusedError,
+    UnknownComponentError,
+    near_misses,
+)
+from sm120_wheels.patch_header import PatchHeader, read_header
 from sm120_wheels.process import Finished, run
 
 State = Literal["applied", "already in"]
 
-#: Headers that every patch carries before its diff.
-REQUIRED_HEADERS = ("Subject", "Date", "Upstream-Status")
 _SHOWN_LINES = 24
 
 
@@ -38,11 +42,22 @@ class Patch:
     package: str
     low: str
     high: str
-    subject: str
-    source: str
-    """Name of the recipe's source that it applies to; empty: the main one."""
-    headers: dict[str, str]
+    header: PatchHeader
     sha256: str
+
+    @property
+    def subject(self) -> str:
+        return self.header.subject
+
+    @property
+    def source(self) -> str:
+        """Name of the recipe's source that it applies to; empty: the main one."""
+        return self.header.source
+
+    @property
+    def group(self) -> str:
+        """Name under which it can be left out of a build; empty: it is in every build."""
+        return self.header.group
 
     @property
     def name(self) -> str:
@@ -60,11 +75,21 @@ def discover(package: str, root: Path | None = None) -> list[Patch]:
     return sorted(found, key=lambda patch: (patch.path.name, Version(patch.low)))
 
 
-def select(patches: Iterable[Patch], version: str, known_versions: Iterable[str]) -> list[Patch]:
-    """The patches for one version. Raises :class:`PatchUnusedError` where a patch fits no version of the recipe."""
-    known = list(known_versions)
-    chosen = []
-    for patch in patches:
+def select(
+    patches: Iterable[Patch], version: str, known_versions: Iterable[str], *, without: Iterable[str] = ()
+) -> list[Patch]:
+    """The patches for one version, but for the groups in ``without``.
+
+    Raises :class:`PatchUnusedError` where a patch fits no version of the recipe, :class:`UnknownComponentError` for a
+    group that no patch is in.
+    """
+    known, every, left_out = list(known_versions), list(patches), set(without)
+    groups = sorted({patch.group for patch in every if patch.group})
+    for group in sorted(left_out - set(groups)):
+        raise UnknownComponentError(f"no patch is in a group {group!r}", hint=near_misses(group, groups))
+    chosen: list[Patch] = []
+    grouped: Patch | None = None
+    for patch in every:
         if not any(patch.covers(other) for other in known):
             raise PatchUnusedError(
                 f"the patch {patch.name} matches no version",
@@ -72,7 +97,18 @@ def select(patches: Iterable[Patch], version: str, known_versions: Iterable[str]
                 why=f"its folder says {patch.path.parent.name}; the recipe has {', '.join(known)}",
                 hint="rename the folder to the versions it is for, or delete the patch",
             )
-        if patch.covers(version):
+        if not patch.covers(version):
+            continue
+        if grouped and not patch.group:
+            # else it could have been made on top of one that a build may leave out
+            raise PatchInvalidError(
+                f"the patch {patch.path.name} cannot be used",
+                where=str(patch.path),
+                why=f"it is in every build, but comes after {grouped.path.name} of the group {grouped.group}",
+                hint="give it a lower number than all patches with a Group",
+            )
+        grouped = patch if patch.group else None
+        if patch.group not in left_out:
             chosen.append(patch)
     return chosen
 
@@ -143,22 +179,21 @@ def _shorten(lines: list[str]) -> list[str]:
 def _read(path: Path, package: str) -> Patch:
     text = path.read_text(encoding="utf-8", errors="replace")
     head, separator, _ = text.partition("\ndiff --git ")
-    message = email.parser.Parser().parsestr(head)
-    headers = {key: " ".join(str(value).split()) for key, value in message.items()}
-    problem = ""
+    problem, header = "", None
     if path.parent.parent.name != package:
         problem = "it lies in no folder of versions, such as 0.4.4 or 0.4.4--0.4.5"
     elif "\N{REPLACEMENT CHARACTER}" in text:
         problem = "it is not UTF-8"
     elif not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", path.name):
         problem = "its name is not NNNN-what-it-does.patch"
-    elif missing := [name for name in REQUIRED_HEADERS if name not in headers]:
-        problem = f"its header lacks {', '.join(missing)}"
     elif not separator:
         problem = "it holds no diff (diff --git …)"
     else:
         try:
+            header = read_header(head)
             PatchSet(text)
+        except ValueError as exc:
+            problem = str(exc)
         except UnidiffParseError as exc:
             problem = f"its diff is damaged: {exc}"
     low, _, high = path.parent.name.partition("--")
@@ -167,7 +202,7 @@ def _read(path: Path, package: str) -> Patch:
             problem = f"the range {path.parent.name} ends before it begins"
     except InvalidVersion:
         problem = f"its folder {path.parent.name!r} is neither a version nor a range such as 0.4.4--0.4.5"
-    if problem:
+    if problem or header is None:
         raise PatchInvalidError(
             f"the patch {path.name} cannot be used",
             where=str(path),
@@ -179,8 +214,6 @@ def _read(path: Path, package: str) -> Patch:
         package=package,
         low=low,
         high=high or low,
-        subject=re.sub(r"^\[[^]]*\]\s*", "", headers["Subject"]),
-        source=headers.get("Source", ""),
-        headers=headers,
+        header=header,
         sha256=files.sha256_file(path),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sm120_wheels import __version__, files, matrix, patch, paths, recipe
+from sm120_wheels import __version__, files, headers, matrix, patch, paths, recipe
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import (
     RecipeInvalidError,
@@ -48,6 +48,10 @@ class BuildRequest:
     """Module profile of the flashinfer-aot backend."""
     modules: tuple[str, ...] = ()
     """Modules by name, for the flashinfer-aot backend; replaces ``profile``."""
+    without_patches: tuple[str, ...] = ()
+    """Groups of patches to leave out."""
+    whole_headers: bool = False
+    """Compile with the libraries' own headers, not the recipe's lean ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,11 @@ class Plan:
     """Folder in it that holds pyproject.toml."""
     sources: tuple[PlannedSource, ...]
     patches: tuple[PlannedPatch, ...]
+    without_patches: tuple[str, ...]
+    """Groups of patches that were left out."""
+    lean_headers: str | None
+    """Set of lean headers that CUDA sources are compiled with; None: the libraries' own."""
+    lean_headers_sha256: str | None
     locks: dict[str, str]
     recipe_files: dict[str, str]
     """sha256 of the data files beside recipe.toml that shape the wheel (module profiles, package templates)."""
@@ -146,7 +155,10 @@ def make_plan(
     python = _python(request, pairing, running_python or f"3.{sys.version_info.minor}")
     components = _components(request, package, number, pins, archs)
     built = {component.name for component in components if component.built}
-    chosen = patch.select(patch.discover(package.name, patches_root), number, package.versions)
+    chosen = patch.select(
+        patch.discover(package.name, patches_root), number, package.versions, without=request.without_patches
+    )
+    lean_headers = None if request.whole_headers else pins.lean_headers
     sources = tuple(
         _source(name, source, root / package.name)
         for name, source in pins.sources.items()
@@ -190,6 +202,9 @@ def make_plan(
             for p in chosen
             if (p.source or pins.main) in names
         ),
+        without_patches=tuple(sorted(set(request.without_patches))),
+        lean_headers=lean_headers,
+        lean_headers_sha256=headers.digest(lean_headers) if lean_headers else None,
         locks=lock_files(pins, pairing, root),
         recipe_files=recipe_files(root / package.name, package, pins),
         defines=_defines(package, pins, components, archs),

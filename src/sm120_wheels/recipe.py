@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sm120_wheels import paths
+from sm120_wheels import headers, paths
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import (
     RecipeInvalidError,
@@ -51,6 +51,12 @@ def _version(text: str) -> str:
 def _stays_inside(text: str) -> str:
     if ".." in text.split("/"):
         raise ValueError(f"{text!r} leads outside")
+    return text
+
+
+def _header_set(text: str) -> str:
+    if text not in headers.names():
+        raise ValueError(f"there are no lean headers {text!r} ({near_misses(text, headers.names())})")
     return text
 
 
@@ -178,6 +184,9 @@ class PackageVersion(_Model):
     """CMake definitions for one target."""
     environment: dict[str, str] = {}
     """Environment variables of the build."""
+    lean_headers: Annotated[str, AfterValidator(_header_set)] | None = None
+    """Small headers of ours that stand before this library's own (`torch`) where CUDA sources are compiled; none: the
+    library's own. `--whole-headers` leaves them out of one build."""
     sources: dict[SlugName, Source]
     """All sources by name."""
 

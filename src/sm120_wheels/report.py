@@ -31,6 +31,8 @@ def print_plan(plan: Plan) -> None:
         rows.append(("modules", f"profile {plan.profile}"))
     rows += [(f"source {s.name}", f"{s.url} @ {s.pin}") for s in plan.sources]
     rows += [(f"patch {p.name.rsplit('/', 1)[-1][:4]}", f"{p.name}: {p.subject}") for p in plan.patches]
+    rows += [(f"patches {group}", "left out by --without-patches") for group in plan.without_patches]
+    rows.append(("headers", f"lean ones before {plan.lean_headers}'s" if plan.lean_headers else "the libraries' own"))
     rows += [
         (
             f"component {c.name}",

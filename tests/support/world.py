@@ -277,5 +277,5 @@ def make_patch(
     git(scratch, "add", "--all")
     diff = git(scratch, "diff", "--cached", "--no-color")
     head = ["Subject: [PATCH] Change what has to change", "Date: Mon, 6 May 2024 07:08:09 +0000"]
-    head += ["Upstream-Status: never", *headers]
-    return "\n".join([*head, "", "Why it is needed.", "---", diff, ""])
+    head += ["Upstream-Status: not proposed", *headers]
+    return "\n".join([*head, "", "Why it is needed.", "Kernels removed: none.", "---", diff, ""])

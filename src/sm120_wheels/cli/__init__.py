@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("sm120_wheels.cli.doctor:command", "Tell what this machine can build, and how to mend the rest."),
     "lock": ("sm120_wheels.cli.lock:command", "Write the hash-locked requirement files again."),
     "patches": ("sm120_wheels.cli.patches:command", "List the patches to upstream's sources."),
+    "refresh-patches": ("sm120_wheels.cli.refresh_patches:command", "Move a patch series to another version."),
     "simulate": ("sm120_wheels.cli.simulate:command", "How long a build would take with other cores and memory."),
     "broker": ("sm120_wheels.cli.broker:command", "What the compile broker of this host is doing."),
     "audit": ("sm120_wheels.cli.audit:command", "Show what GPU code a wheel carries, and what a GPU would make of it."),

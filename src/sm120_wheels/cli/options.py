@@ -45,7 +45,10 @@ def _apply(function: F, *decorators: Callable[[F], F]) -> F:
 
 
 #: Fields of a BuildRequest that options give; the recipe is the command's argument.
-_TARGET_FIELDS = ("version", "cuda", "torch", "archs", "python", "without", "profile", "modules")
+_TARGET_FIELDS = (
+    *("version", "cuda", "torch", "archs", "python", "without", "profile", "modules"),
+    *("without_patches", "whole_headers"),
+)
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,6 +80,16 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
             callback=_split,
             metavar="COMPONENT",
             help="Leave a component out; the wheel is then marked as partial.",
+        ),
+        click.option(
+            "--without-patches",
+            multiple=True,
+            callback=_split,
+            metavar="GROUP",
+            help="Leave out a group of patches: lean, which drop what the target's GPUs cannot run.",
+        ),
+        click.option(
+            "--whole-headers", is_flag=True, help="Compile with the libraries' own headers, not the lean ones."
         ),
         click.option("--profile", metavar="NAME", help="flashinfer: minimal (default), sglang or full set of modules."),
         click.option(

@@ -28,7 +28,7 @@ also projects that ignore CMAKE_CUDA_FLAGS are reached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +57,13 @@ def reproducible_build(
     source_date_epoch: int,
     others: Mapping[Path, str] | None = None,
     nvcc: tuple[int, int] = (13, 0),
+    before_includes: Sequence[Path] = (),
 ) -> Reproducible:
     """What to add to a build whose sources and objects lie below these folders.
 
     ``others``: more folders with sources (third-party sources, the toolkit, torch's headers) and the name that stands
-    for each. ``nvcc``: its version.
+    for each. ``nvcc``: its version. ``before_includes``: include folders
+    that nvcc searches before every other one.
     """
     roots = {source_root: "src", build_root: "build", **(others or {})}
     # gcc takes the last map that fits, so the innermost folder must come last
@@ -78,6 +80,7 @@ def reproducible_build(
             "SM120_STABLE_HOST_FLAGS": "\n".join(maps),
             "SM120_STABLE_NVCC_FLAGS": "\n".join(nvcc_maps),
             "SM120_STABLE_NVCC_SEED": seed,
+            "SM120_STABLE_NVCC_FIRST": "\n".join(f"-I{folder}" for folder in before_includes),
         },
         cmake_defines={"CMAKE_BUILD_WITH_INSTALL_RPATH": "ON"},
     )

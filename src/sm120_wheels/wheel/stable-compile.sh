@@ -1,10 +1,11 @@
 #!/bin/sh
 # Stands in front of a compile and adds what makes its object file depend on the sources alone, not on where they lie,
-# when it runs or under which process id. Anything that is not a compile to an object file passes unchanged.
+# when it runs or under which process id, and the include folders that nvcc is to search first. Anything that is not a
+# compile to an object file passes unchanged.
 #
 #   stable-compile.sh [LAUNCHER…] COMPILER ARGUMENT…
 #
-# It is a shell script because one stands in front of every compile and must start in about a millisecond. The three
+# It is a shell script because one stands in front of every compile and must start in about a millisecond. The
 # variables are made by sm120_wheels.wheel.reproducible, which explains each option; the flags are one a line.
 compiler= temporary=-objtemp
 for word in "$@"; do
@@ -40,6 +41,20 @@ if [ "$compiler" = nvcc ]; then
     # a project's own seed stays: nvcc warns about a second one, and a project may make warnings errors
     [ "$seeded" ] || set -- "$@" "$SM120_STABLE_NVCC_SEED=$name"
     # shellcheck disable=SC2086 - flags a line are meant to be split, an empty one to vanish
+    if [ "$SM120_STABLE_NVCC_FIRST" ]; then
+        # include folders are searched in their order: these go right behind the compiler's name
+        left=$# placed=
+        while [ "$left" -gt 0 ]; do
+            word=$1 left=$((left - 1))
+            shift
+            set -- "$@" "$word"
+            if [ -z "$placed" ] && [ "${word##*/}" = nvcc ]; then
+                # shellcheck disable=SC2086
+                set -- "$@" $SM120_STABLE_NVCC_FIRST
+                placed=1
+            fi
+        done
+    fi
     exec "$@" $SM120_STABLE_NVCC_FLAGS $temporary -Xcudafe "--orig_src_path_name=$name"
 fi
 [ "$seeded" ] || set -- "$@" "-frandom-seed=$name"
