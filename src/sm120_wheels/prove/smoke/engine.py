@@ -6,7 +6,7 @@ Nothing here knows pytest, records or wheels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from sm120_wheels.prove.smoke.gpus import Gpu, busy, usage
@@ -32,12 +32,13 @@ class Engine:
     on_start: Callable[[], None] = lambda: None
     """Called before a worker is started: that takes seconds."""
     hello: Hello | None = None
-    restarts: int = 0
+    started: int = 0
+    """Workers and teams that were started."""
     lost: str = ""
     """Why no worker can be started at all."""
     _team: Team | None = None
-    _number: int = 0
-    _failures: int = field(default=0)
+    _failures: int = 0
+    _why_not_started: str = ""
 
     def run(self, spec: CaseSpec) -> CaseResult:
         """Run one case to its end, whatever it does."""
@@ -67,12 +68,10 @@ class Engine:
             self._team = None
         return result
 
-    _why_not_started: str = ""
-
     def _started(self) -> Team | None:
         self.on_start()
-        self._number += 1
-        team = Team(self.setup, number=self._number)
+        self.started += 1
+        team = Team(self.setup, number=self.started)
         if team.problem:
             self._failures += 1
             self._why_not_started = f"nothing can be launched: {team.problem}"
@@ -80,7 +79,6 @@ class Engine:
                 self.lost = self._why_not_started
             return None
         self._failures = 0
-        self.restarts += self._number > 1
         if self.hello is None:
             self.hello = _hello(team.hello)
         return team
@@ -107,8 +105,8 @@ class Engine:
     def _team_run(self, spec: CaseSpec, extra: Mapping[str, str]) -> CaseResult:
         self.close()  # one process at a time on a GPU: the single worker's memory and context would be in the way
         self.on_start()
-        self._number += 1
-        team = Team(self.setup, ranks=spec.gpus, number=self._number, extra=extra)
+        self.started += 1
+        team = Team(self.setup, ranks=spec.gpus, number=self.started, extra=extra)
         try:
             if team.problem:
                 return CaseResult(spec=spec, state="failed", why=f"nothing can be launched: {team.problem}")
@@ -177,7 +175,7 @@ class Engine:
 
 
 def worst(answers: list[Answer]) -> Answer:
-    """The rank whose answer counts: one that failed by itself, before one that died, one that never answered, others."""
+    """The rank whose answer counts: one that failed by itself, else one that died, one that never answered, others."""
 
     def badness(answer: Answer) -> int:
         if answer.end is not None:
@@ -210,6 +208,4 @@ def _hello(facts: Mapping[str, Any]) -> Hello:
 
 
 def _with_why(result: CaseResult, why: str) -> CaseResult:
-    from dataclasses import replace
-
     return replace(result, why=why)

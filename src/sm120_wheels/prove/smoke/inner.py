@@ -27,7 +27,7 @@ def run(
     scratch: Path,
     cache: Path,
 ) -> list[CaseSpec]:
-    """Collect and run; what was selected. Raises SettingError, SmokeNotRunError (nothing selected), KeyboardInterrupt."""
+    """Collect and run; what was selected. Raises SettingError, SmokeNotRunError (none selected), KeyboardInterrupt."""
     try:
         import pytest
 

@@ -57,7 +57,8 @@ class CaseSpec:
             wanted = ", ".join(map(_text, self.capabilities))
             return f"it needs compute capability {wanted}, the GPU has {_text(capability)}{why}"
         if capability < self.least_capability:
-            return f"it needs compute capability {_text(self.least_capability)} or more, the GPU has {_text(capability)}{why}"
+            wanted = f"{_text(self.least_capability)} or more"
+            return f"it needs compute capability {wanted}, the GPU has {_text(capability)}{why}"
         return ""
 
 

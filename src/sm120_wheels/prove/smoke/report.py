@@ -221,9 +221,6 @@ def to_terminal(report: Report) -> str:
             f"  kernels    {len(kernels.launched)} launched of {kernels.in_wheel} in the wheel"
             + (f" ({kernels.unknown})" if kernels.unknown else "")
         )
-    failed = [r for r in report.results if r.state == "failed"]
-    lines += [f"FAILED {r.spec.node}: {r.why[:300]}" for r in failed[:40]]
-    lines += [f"… and {len(failed) - 40} more failed"] if len(failed) > 40 else []
     reasons = Counter(r.why for r in report.results if r.state == "not run")
     lines += [f"not run: {count} × {why[:200]}" for why, count in reasons.most_common(10)]
     lines += [f"note: {note}" for note in report.notes]

@@ -199,10 +199,13 @@ def smoke(
             "jit": "FLASHINFER_DISABLE_JIT=1; compilers that a case starts are refused",
         },
         results=results,
-        subjects=[_subject(each, hello.operators if hello else (), results, suites, gpus) for each in tested],
+        subjects=[
+            _subject(each, hello.operators if hello else (), results, suites, gpus)
+            for each in tested or [_only_cases(suites)]
+        ],
         selection=_selection(request),
         notes=[*notes, *facts.get("notes", [])],
-        workers=engine.restarts + 1,
+        workers=engine.started,
         start_seconds=hello.seconds if hello is not None else 0.0,
     )
     return report, specs
@@ -249,6 +252,12 @@ def _selection(request: Request) -> str:
     parts += [f"--suite {', '.join(p.name for p in request.suites)}" if request.suites else ""]
     parts += [f"under {request.sanitizer}" if request.sanitizer else ""]
     return ", ".join(part for part in parts if part)
+
+
+def _only_cases(suites: Sequence[Path]) -> Tested:
+    """What stands for the wheel where cases alone were asked for."""
+    name = f"cases of {', '.join(path.name for path in suites)}"
+    return Tested(name=name, sha256="", distribution="", package=None, root=None, subject=None, audit=None)
 
 
 def _subject(

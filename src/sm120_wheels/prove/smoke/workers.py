@@ -24,7 +24,7 @@ from sm120_wheels.prove.smoke.stacks import stacks_of
 _WORKER = PAYLOAD / "sm120_smoke" / "worker.py"
 _LEADER = PAYLOAD / "sm120_smoke" / "leader.py"
 #: What the other ranks get to end by themselves when one has failed.
-_GRACE_S = 5.0
+_GRACE_S = 3.0
 _REAP_S = 20.0
 
 

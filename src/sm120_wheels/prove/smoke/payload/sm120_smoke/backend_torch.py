@@ -168,16 +168,15 @@ class TorchBackend:
         functions.begin()
         if not self.profile:
             return self._dispatched(run, "the profiler is off")
-        profiler = self._torch.profiler
-        activities = [profiler.ProfilerActivity.CPU]
-        activities += [profiler.ProfilerActivity.CUDA] if self.cuda else []
-        with profiler.profile(activities=activities) as profiled:
+        # torch.profiler.profile does the same, and first imports the whole compiler stack: seconds, and triton with it.
+        profile = importlib.import_module("torch.autograd.profiler").profile
+        with profile(use_cpu=True, use_device="cuda" if self.cuda else None, use_kineto=True) as profiled:
             run()
             self.synchronise()
         operators: dict[str, None] = {}
         kernels: dict[str, None] = {}
         on_gpu = self._torch.autograd.DeviceType.CUDA
-        for event in profiled.profiler.kineto_results.events():
+        for event in profiled.kineto_results.events():
             name = event.name()
             if event.device_type() == on_gpu:
                 if not name.startswith(("Memcpy", "Memset", "Activity Buffer")):
@@ -218,11 +217,11 @@ class TorchBackend:
             yield
         finally:
             torch.set_default_dtype(before[0])
-            torch.set_default_device(None)
             torch.set_rng_state(before[1])
             random.setstate(before[2])
             torch.set_grad_enabled(before[3])
-            torch.use_deterministic_algorithms(False)
+            if torch.are_deterministic_algorithms_enabled():  # setting it imports the compiler stack
+                torch.use_deterministic_algorithms(False)
             if torch.get_float32_matmul_precision() != precision:
                 torch.set_float32_matmul_precision(precision)
             if torch.get_num_threads() != threads:
