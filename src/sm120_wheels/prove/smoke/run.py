@@ -23,7 +23,7 @@ from sm120_wheels.prove.audit import Audit, audit
 from sm120_wheels.prove.smoke import coverage, packages
 from sm120_wheels.prove.smoke.engine import Engine
 from sm120_wheels.prove.smoke.gpus import Gpu
-from sm120_wheels.prove.smoke.isolation import without_compilers, worker_environment
+from sm120_wheels.prove.smoke.isolation import worker_environment
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec
 from sm120_wheels.prove.smoke.overlay import Unpacked
 from sm120_wheels.prove.smoke.report import Report, Subject
@@ -195,7 +195,6 @@ def smoke(
             "loopback": bool(facts.get("loopback")),
             "interfaces": facts.get("interfaces", []),
             "compilers": "hidden",
-            "path": without_compilers(os.environ.get("PATH", "")),
             "jit": "FLASHINFER_DISABLE_JIT=1; compilers that a case starts are refused",
         },
         results=results,

@@ -7,6 +7,7 @@ and noted, so that a library which swallows the error still costs the case.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -14,13 +15,13 @@ import resource
 import shlex
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 _COMPILERS = re.compile(
     r"^(?:[\w.+]+-)*(?:nvcc|cicc|ptxas|nvlink|fatbinary|cudafe\+\+|bin2c|ninja|make|cmake|gcc|g\+\+|cc|c\+\+|cc1plus"
-    r"|clang|clang\+\+|ld|as|icpx|tileiras)(?:-[\d.]+)?$"
+    r"|clang|clang\+\+|icpx|tileiras)(?:-[\d.]+)?$"
 )
 _ASKING = frozenset({"--version", "-V", "-v", "--help", "-dumpversion", "-dumpmachine", "-dumpfullversion"})
 _STARTS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.spawn"})
@@ -46,17 +47,30 @@ class Guard:
         self._children, self._mapped = _children(), mapped_compilers()
         self.active = True
 
+    @contextlib.contextmanager
+    def reference(self) -> Iterator[None]:
+        """What runs in the block is not the wheel's: torch itself compiles some functions by NVRTC."""
+        self._look()
+        try:
+            yield
+        finally:
+            self._mapped = mapped_compilers()
+
     def end(self) -> list[str]:
         """Stop, and say what was attempted."""
         self.active = False
         if not self._started and _children() != self._children:
             self.attempts.append("a program was started by native code (child processes used CPU time)")
+        self._look()
+        return self.attempts
+
+    def _look(self) -> None:
         new = mapped_compilers() - self._mapped
+        self._mapped |= new
         if _NVRTC in new:
             self.attempts.append(f"NVRTC compiled at run time ({_NVRTC} was loaded)")
         if _PTX_JIT in new:
             self.notes.append(f"the driver compiled PTX ({_PTX_JIT} was loaded)")
-        return self.attempts
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.active:

@@ -137,11 +137,7 @@ class Run:
         self._once(stage, launch, seed=2)
 
     def _once(self, stage: Stage, launch: Launch, *, seed: int) -> list[Any]:
-        self._tell(stage.name, f"draw inputs from seed {seed}")
-        launch.redraw(seed)
-        self._tell(stage.name, "compute the reference")
-        expected = self._backend.flatten(launch.reference())
-        self._backend.synchronise()
+        expected = self._drawn(stage.name, launch, seed)
         self._tell(stage.name, "run")
         results = self._backend.flatten(launch.run())
         self._tell(stage.name, "wait for the GPU")
@@ -149,6 +145,16 @@ class Run:
         self._tell(stage.name, "compare")
         self._compare(stage, launch, results, expected)
         return results
+
+    def _drawn(self, stage: str, launch: Launch, seed: int) -> list[Any]:
+        """New inputs, and what is to come of them."""
+        with self._guard.reference():
+            self._tell(stage, f"draw inputs from seed {seed}")
+            launch.redraw(seed)
+            self._tell(stage, "compute the reference")
+            expected = self._backend.flatten(launch.reference())
+            self._backend.synchronise()
+        return expected
 
     def _graph(self, stage: Stage, launch: Launch) -> None:
         self._tell("graph", "draw inputs from seed 3")
@@ -158,10 +164,7 @@ class Run:
         replay, results = self._backend.capture(launch.run)
         for seed in (4, 5):
             self._backend.poison(results)
-            self._tell("graph", f"draw inputs from seed {seed}")
-            launch.redraw(seed)
-            expected = self._backend.flatten(launch.reference())
-            self._backend.synchronise()
+            expected = self._drawn("graph", launch, seed)
             self._tell("graph", "replay")
             replay()
             self._tell("graph", "wait for the GPU")

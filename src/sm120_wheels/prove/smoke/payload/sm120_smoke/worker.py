@@ -98,8 +98,7 @@ class Worker:
             for package in self._configuration["packages"]:
                 facts["modules"].update(_import_all(package, facts["notes"]))
             attempts = self._guard.end()
-            if attempts:
-                facts["problem"] = f"importing it: {'; '.join(attempts)}"
+            facts["notes"] += [f"importing the packages: {attempt}" for attempt in attempts]
             stand_in_pytest.install()
             namespaces = [name for p in self._configuration["packages"] for name in p["namespaces"]]
             facts["operators"] = self._backend.operators(namespaces)
