@@ -90,7 +90,8 @@ class Engine:
     def _together(self, spec: CaseSpec) -> CaseResult:
         """A case of several ranks: a team of its own, and once more with P2P off where it hangs or fails."""
         first = self._team_run(spec, {})
-        if first.state != "failed":
+        launched = first.hang is not None or any(s.name != "prepare" for s in first.stages) or not first.stages
+        if first.state != "failed" or not launched:
             return first
         again = self._team_run(spec, _P2P_OFF)
         if again.state == "passed":

@@ -263,11 +263,9 @@ def _subject(
     each: Tested, registered: Sequence[str], results: Sequence[CaseResult], suites: Sequence[Path], gpus: Sequence[Gpu]
 ) -> Subject:
     package = each.package
-    names: list[str] = []
-    if package is not None:
-        names = [name for name in registered if name.partition("::")[0] in package.namespaces]
-        if package.functions and each.subject is not None:
-            names += coverage.module_functions(each.subject)
+    names = [n for n in registered if package is None or n.partition("::")[0] in package.namespaces]
+    if package is not None and package.functions and each.subject is not None:
+        names += coverage.module_functions(each.subject)
     suite_names = [package.suite] if package is not None else []
     suite_names += [path.name for path in suites if path.name not in suite_names]
     mine = [r for r in results if r.spec.suite in suite_names]
