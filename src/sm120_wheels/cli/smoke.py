@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import click
 from sm120_wheels import console, files, paths, settings
 from sm120_wheels.errors import SettingError, SmokeFailedError, SmokeNotRunError, SmokeRefusedError
 from sm120_wheels.prove.smoke import packages, surroundings
+from sm120_wheels.prove.smoke.consumer import Consumer, install
 from sm120_wheels.prove.smoke.gpus import Gpu, find_gpus
 from sm120_wheels.prove.smoke.installed import find_installed
 from sm120_wheels.prove.smoke.overlay import Unpacked, unpack
@@ -39,6 +42,9 @@ def _suite(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.argument("wheels", metavar="WHEEL...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--installed", multiple=True, metavar="NAME", help="Test a package that is installed in --environment.")
 @click.option(
+    "--from-index", nargs=2, metavar="URL NAME[==V]", help="Test what a consumer gets: NAME, installed from an index."
+)
+@click.option(
     "--environment",
     type=click.Path(path_type=Path),
     metavar="PYTHON",
@@ -62,6 +68,7 @@ def _suite(context: click.Context, parameter: click.Parameter, values: tuple[str
 def command(
     wheels: tuple[Path, ...],
     installed: tuple[str, ...],
+    from_index: tuple[str, str] | None,
     environment: Path | None,
     python: str,
     keyword: str,
@@ -86,8 +93,10 @@ def command(
 
     Exit codes: 0 passed, 70 a case failed, 71 nothing was run (no GPU), 72 the wheel has no code for this GPU.
     """
-    if not wheels and not installed and not suites:
+    if not wheels and not installed and not suites and not from_index:
         raise SettingError("nothing to test", hint="give a wheel, --installed NAME, or --suite with --environment")
+    if from_index and (wheels or installed or environment):
+        raise SettingError("--from-index makes an environment of its own", hint="leave out wheels and --environment")
     if installed and environment is None:
         environment = Path(sys.executable)
     request = Request(
@@ -103,10 +112,35 @@ def command(
         imports=[_import(text) for text in imports],
     )
     gpus, why = _gpus(request, gpu_count)
-    unpacked = [unpack(wheel, cache_root=paths.cache_root()) for wheel in wheels]
-    tested = [examine(wheel, gpus) for wheel in unpacked]
-    if environment is not None:
-        tested += [find_installed(name, environment, gpus) for name in installed]
+    with contextlib.ExitStack() as stack:
+        if from_index:
+            if request.backend == "cuda" and not gpus:  # before anything is downloaded
+                _check_gpu(request, [], gpus, why, record_file)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-consumer-")))
+            consumer = _consumer(from_index, python, folder)
+            environment = consumer.python
+            tested = [_from_index(consumer, gpus)]
+        else:
+            tested = []
+        unpacked = [unpack(wheel, cache_root=paths.cache_root()) for wheel in wheels]
+        tested += [examine(wheel, gpus) for wheel in unpacked]
+        tested += [find_installed(name, environment, gpus) for name in installed if environment is not None]
+        return _run(request, tested, gpus, why, unpacked, environment, python, offline, record_file, html)
+
+
+def _run(
+    request: Request,
+    tested: Sequence[Tested],
+    gpus: Sequence[Gpu],
+    why: str,
+    unpacked: Sequence[Unpacked],
+    environment: Path | None,
+    python: str,
+    offline: bool | None,
+    record_file: Path | None,
+    html: Path | None,
+) -> int:
+    list_only = request.list_only
     if not list_only:
         _check_gpu(request, tested, gpus, why, record_file)
     around = _surroundings(unpacked, environment, python, offline=offline, list_only=list_only)
@@ -130,8 +164,32 @@ def command(
             click.echo(f"{spec.node}  {', '.join(spec.operators)}  {spec.deadline:g} s")
         return 0
     click.echo(to_terminal(report))
-    _write(report, wheels, record_file, html)
+    _write(report, [each.wheel for each in unpacked], record_file, html)
     return _verdict(report)
+
+
+def _consumer(from_index: tuple[str, str], python: str, folder: Path) -> Consumer:
+    url, requirement = from_index
+    return install(
+        url, requirement, python=python, folder=folder, cache_root=paths.cache_root(), on_line=_note_downloads
+    )
+
+
+def _from_index(consumer: Consumer, gpus: Sequence[Gpu]) -> Tested:
+    wheel = consumer.wheel
+    return find_installed(
+        consumer.name,
+        consumer.python,
+        gpus,
+        sha256=wheel.sha256 if wheel is not None else "",
+        wheel=wheel.filename if wheel is not None else "",
+    )
+
+
+def _note_downloads(line: str) -> None:
+    """Of what uv says, the lines that tell why one waits."""
+    if line.lstrip().startswith(("Downloading", "Prepared", "Building")):
+        console.note(line.strip())
 
 
 def _import(text: str) -> dict[str, Any]:
@@ -188,9 +246,7 @@ def _surroundings(
         python=python,
         cache_root=paths.cache_root(),
         offline=settings.resolve(offline=offline).offline,
-        on_line=lambda line: (
-            console.note(line.strip()) if line.lstrip().startswith(("Downloading", "Prepared")) else None
-        ),
+        on_line=_note_downloads,
     )
 
 

@@ -16,10 +16,12 @@ import pytest
 from sm120_wheels import files
 from sm120_wheels.errors import BusyError
 from sm120_wheels.index import evidence
+from sm120_wheels.index.publish import Options, publish
 from sm120_wheels.prove.smoke.gpus import Gpu
 from sm120_wheels.prove.smoke.run import gpu_lock
+from tests.index.serving import served
 from tests.prove.conftest import Said, Samples
-from tests.prove.smoke.conftest import demo_wheel, environment, run_demo, smoke_command
+from tests.prove.smoke.conftest import HERE, SM120, demo_wheel, environment, run_demo, smoke_command
 
 Sm120 = Callable[..., Said]
 
@@ -189,3 +191,36 @@ with gpu_lock(Gpu(index=0, uuid="GPU-1", name="x", capability=(9, 0), memory=1, 
         process.communicate("")
     with gpu_lock(gpu):
         pass
+
+
+@pytest.mark.network
+def test_what_a_consumer_gets_from_an_index_is_tested_and_bound_to_the_published_file(tmp_path: Path) -> None:
+    wheel = demo_wheel(tmp_path / "dist")
+    root = tmp_path / "index"
+    publish(root, [wheel], options=Options())
+    options = ["--backend", "host", "--suite", str(HERE / "cases"), "--import", "demo_ops=demo", "-k", "test_right"]
+    with served(root) as address:
+        command = [*SM120, "smoke", "--from-index", f"{address}simple/", "demo==1.0", *options]
+        done = subprocess.run(
+            [*command, "--python", sys.executable, "--record", "record.json"],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        absent = subprocess.run(
+            [*SM120, "smoke", "--from-index", f"{address}simple/", "demoo", *options],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["wheel"] == wheel.name
+    assert record["wheel_sha256"] == files.sha256_file(wheel)
+    assert record["counts"]["passed"] == 3
+    assert absent.returncode == 17
+    assert "the index has no demoo" in absent.stderr
