@@ -197,7 +197,7 @@ with gpu_lock(Gpu(index=0, uuid="GPU-1", name="x", capability=(9, 0), memory=1, 
 def test_what_a_consumer_gets_from_an_index_is_tested_and_bound_to_the_published_file(tmp_path: Path) -> None:
     wheel = demo_wheel(tmp_path / "dist")
     root = tmp_path / "index"
-    publish(root, [wheel], options=Options())
+    publish(root, [wheel], options=Options(cuda=("cu130",)))
     options = ["--backend", "host", "--suite", str(HERE / "cases"), "--import", "demo_ops=demo", "-k", "test_right"]
     with served(root) as address:
         command = [*SM120, "smoke", "--from-index", f"{address}simple/", "demo==1.0", *options]

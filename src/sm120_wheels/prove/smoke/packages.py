@@ -34,6 +34,7 @@ _KNOWN: dict[str, Package] = {
     ),
     "flashinfer-python": Package(suite="flashinfer", imports=("flashinfer",)),
     "flashinfer-jit-cache": Package(suite="flashinfer", imports=(), functions=True),
+    "sm120-controls": Package(suite="controls", imports=("sm120_controls",), namespaces=("sm120_controls",)),
     "sm120-selftest": Package(suite="selftest", imports=("sm120_selftest",), namespaces=("sm120_selftest",)),
 }
 _OTHER_NAMES = {"sgl-kernel": "sglang-kernel"}

@@ -72,6 +72,11 @@ class Guard:
         if _PTX_JIT in new:
             self.notes.append(f"the driver compiled PTX ({_PTX_JIT} was loaded)")
 
+    @property
+    def blind(self) -> bool:
+        """Whether NVRTC is loaded by now: what it compiles from here on would not be seen."""
+        return _NVRTC in self._mapped
+
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.active:
             return

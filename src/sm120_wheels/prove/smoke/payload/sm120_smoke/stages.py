@@ -71,6 +71,8 @@ class Run:
                 outcome.stages.pop()  # nothing to say about it
                 self._launches(outcome, launch[0], operators)
             launch.clear()
+        if self._guard.blind and not outcome.broken:
+            outcome.broken = "NVRTC is loaded: only a new process sees it compile"
         return outcome
 
     def _made(self, make: Callable[[], Any]) -> Launch:

@@ -133,7 +133,7 @@ class Worker:
             else:
                 run = Run(self._backend, self._guard, self._at, with_trace=command["trace"])
                 outcome = run.run(lambda: function(**parameters), command["operators"])
-        peak = 0 if outcome.broken else self._backend.clean()
+        peak = 0 if outcome.broken else self._backend.clean()  # a lost context answers nothing
         self._send(
             "end",
             state=outcome.state,
