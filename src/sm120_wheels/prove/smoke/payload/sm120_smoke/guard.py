@@ -40,6 +40,7 @@ class Guard:
         self._children = (0, 0)
         self._started = 0
         self._mapped: frozenset[str] = frozenset()
+        self._always = False
         sys.addaudithook(self._hook)
 
     def begin(self) -> None:
@@ -72,10 +73,15 @@ class Guard:
         if _PTX_JIT in new:
             self.notes.append(f"the driver compiled PTX ({_PTX_JIT} was loaded)")
 
+    def settle(self) -> str:
+        """After everything is imported: a note where NVRTC cannot be watched, because importing loaded it already."""
+        self._always = _NVRTC in mapped_compilers()
+        return f"NVRTC cannot be watched: importing the packages loads {_NVRTC}" if self._always else ""
+
     @property
     def blind(self) -> bool:
-        """Whether NVRTC is loaded by now: what it compiles from here on would not be seen."""
-        return _NVRTC in self._mapped
+        """Whether NVRTC was loaded by a case: what it compiles from here on would not be seen, in a new process it is."""
+        return _NVRTC in self._mapped and not self._always
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.active:

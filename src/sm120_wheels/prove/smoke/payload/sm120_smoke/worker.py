@@ -99,6 +99,7 @@ class Worker:
                 facts["modules"].update(_import_all(package, facts["notes"]))
             attempts = self._guard.end()
             facts["notes"] += [f"importing the packages: {attempt}" for attempt in attempts]
+            facts["notes"] += [note for note in [self._guard.settle()] if note]
             stand_in_pytest.install()
             namespaces = [name for p in self._configuration["packages"] for name in p["namespaces"]]
             facts["operators"] = self._backend.operators(namespaces)
