@@ -23,7 +23,7 @@ _COMPILERS = re.compile(
     r"^(?:[\w.+]+-)*(?:nvcc|cicc|ptxas|nvlink|fatbinary|cudafe\+\+|bin2c|ninja|make|cmake|gcc|g\+\+|cc|c\+\+|cc1plus"
     r"|clang|clang\+\+|icpx|tileiras)(?:-[\d.]+)?$"
 )
-_ASKING = frozenset({"--version", "-V", "-v", "--help", "-dumpversion", "-dumpmachine", "-dumpfullversion"})
+_ASKING = frozenset({"--version", "-V", "--help", "-dumpversion", "-dumpmachine", "-dumpfullversion"})
 _STARTS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.spawn"})
 #: NVRTC opens this library of its own when it compiles, and not before.
 _NVRTC = "libnvrtc-builtins"
@@ -80,7 +80,7 @@ class Guard:
 
     @property
     def blind(self) -> bool:
-        """Whether NVRTC was loaded by a case: what it compiles from here on would not be seen, in a new process it is."""
+        """Whether a case loaded NVRTC: what it compiles from here on would not be seen, in a new process it would."""
         return _NVRTC in self._mapped and not self._always
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -92,10 +92,12 @@ class Guard:
             return
         self._started += 1
         words = _words(event, arguments)
-        compiler = next((w for w in words if _COMPILERS.match(w.rpartition("/")[2])), None)
-        if compiler is None:
+        compilers = [w for w in words if _COMPILERS.match(w.rpartition("/")[2])]
+        if not compilers:
             return
-        if not any(word in _ASKING for word in words):
+        compiler = compilers[0]
+        given = [w for w in words[words.index(compiler) :] if w not in compilers]
+        if not given or not _ASKING.issuperset(given):
             self.attempts.append(f"it started a compiler: {' '.join(words)[:300]}")
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), compiler)
 
