@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sm120_wheels.prove.smoke import coverage, isolation, packages
+from sm120_wheels.errors import UnsupportedTargetError
+from sm120_wheels.prove.smoke import coverage, isolation, packages, surroundings
 from sm120_wheels.prove.smoke.consumer import Offered, came_from
 from sm120_wheels.prove.smoke.gpus import Gpu, parse, visible
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec, State
+from sm120_wheels.prove.smoke.overlay import Unpacked
 from sm120_wheels.prove.smoke.report import Report, judge
 from sm120_wheels.prove.smoke.sanitizer import Sanitizer, errors_in
 
@@ -179,3 +182,51 @@ def test_an_installed_version_is_traced_to_the_file_it_came_from() -> None:
 def test_a_gpu_is_named_by_uuid_where_it_has_one() -> None:
     gpu = Gpu(index=3, uuid="", name="x", capability=(9, 0), memory=1, driver="")
     assert gpu.visible == "3"
+
+
+def wheel_requiring(*requires: str) -> Unpacked:
+    return Unpacked(
+        wheel=Path("demo-1.0-py3-none-any.whl"),
+        sha256="0" * 64,
+        distribution="demo",
+        version="1.0",
+        root=Path("/nowhere"),
+        requires=requires,
+        recipe="",
+        locks=(),
+    )
+
+
+def test_a_torch_that_no_lock_holds_is_refused_naming_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTargetError, match="no locked torch fits demo-1.0") as refused:
+        surroundings.locked([wheel_requiring("torch==1.2.*")], python="3.12", cache_root=tmp_path, offline=True)
+    assert "they require torch==1.2.*; locked are 2.9.1, 2.11.0" in refused.value.why
+    assert "--environment" in refused.value.hint
+
+
+def test_what_a_wheel_requires_and_is_not_there_is_noted() -> None:
+    around = surroundings.Surroundings(
+        python=Path("/x"), version="3.12.1", origin="given", packages={"torch": "2.11.0", "numpy": "1.0"}
+    )
+    wheel = wheel_requiring(
+        "torch==2.11.*", "numpy>=2", "absent>1", "only-on-2; python_version < '3'", "e; extra == 'x'"
+    )
+    assert surroundings.unmet(around, [wheel]) == [
+        "demo requires numpy>=2: 1.0 is there",
+        "demo requires absent>1: it is not there",
+    ]
+
+
+def test_an_environment_with_another_torch_is_refused(tmp_path: Path) -> None:
+    site = tmp_path / "lib"
+    (site / "torch").mkdir(parents=True)
+    (site / "torch" / "__init__.py").touch()
+    info = site / "torch-2.9.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0+cu130\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(UnsupportedTargetError, match=r"has torch 2\.9\.0\+cu130, and demo-1.0.* requires torch==2\.11"):
+        surroundings.given(python, [wheel_requiring("torch==2.11.*")])
+    assert surroundings.given(python, [wheel_requiring("torch==2.9.*")]).torch == "2.9.0+cu130"

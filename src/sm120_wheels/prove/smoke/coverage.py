@@ -33,7 +33,7 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """The kernels of a wheel that this GPU would run, by demangled name."""
+    """The kernels of a wheel that this GPU would run, by mangled name."""
 
     in_wheel: int
     launched: tuple[str, ...]
@@ -80,18 +80,23 @@ def kernels(audit: Audit | None, capability: Capability | None, results: Sequenc
     if audit is None or capability is None:
         return Kernels(in_wheel=0, launched=(), never=(), unknown="there is no wheel or no GPU to match with")
     skipped = loader_skips([lib.path for lib in audit.libraries], capability)
-    mine: set[str] = set()
+    mine: dict[str, str] = {}
     for library in audit.gpu_libraries:
         if library.path in skipped:
             continue
         chosen = [index for index in choose(library.images, capability).values() if index is not None]
-        mine |= {demangle(kernel) for index in chosen for kernel in library.images[index].kernels}
+        mine |= {kernel: demangle(kernel) for index in chosen for kernel in library.images[index].kernels}
     seen = {kernel for result in results for kernel in result.kernels}
     unknown = ""
     if not seen:
         unknown = next((r.kernels_unknown for r in results if r.kernels_unknown), "no case reached a kernel")
+    # the profiler leaves names of more than 1,024 characters as they are in the library
+    launched = {kernel for kernel, readable in mine.items() if readable in seen or kernel in seen}
     return Kernels(
-        in_wheel=len(mine), launched=tuple(sorted(mine & seen)), never=tuple(sorted(mine - seen)), unknown=unknown
+        in_wheel=len(mine),
+        launched=tuple(sorted(launched)),
+        never=tuple(sorted(mine.keys() - launched)),
+        unknown=unknown,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from sm120_wheels.prove.smoke.gpus import Gpu, busy, usage
+from sm120_wheels.prove.smoke.gpus import Gpu, busy
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec, Hang, Hello, StageResult, State
 from sm120_wheels.prove.smoke.sanitizer import Sanitizer
 from sm120_wheels.prove.smoke.workers import Answer, Outcome, Setup, Team
@@ -89,6 +89,8 @@ class Engine:
 
     def _together(self, spec: CaseSpec) -> CaseResult:
         """A case of several ranks: a team of its own, and once more with P2P off where it hangs or fails."""
+        if self.sanitizer is not None:
+            return CaseResult(spec=spec, state="not run", why="compute-sanitizer runs cases of one GPU only")
         first = self._team_run(spec, {})
         launched = first.hang is not None or any(s.name != "prepare" for s in first.stages) or not first.stages
         if first.state != "failed" or not launched:
@@ -112,7 +114,7 @@ class Engine:
             if team.problem:
                 return CaseResult(spec=spec, state="failed", why=f"nothing can be launched: {team.problem}")
             seconds = self._deadline(spec)
-            outcome = team.run(spec.command(trace=self.sanitizer is None), seconds)
+            outcome = team.run(spec.command(trace=True), seconds)
             if self.hello is None:
                 self.hello = _hello(team.hello)
             result = self._result(spec, outcome, seconds)
@@ -156,7 +158,7 @@ class Engine:
 
     def _hang(self, answer: Answer, outcome: Outcome) -> Hang:
         """The worker is dead by now; whether its GPU came to rest is worth knowing before the next case."""
-        gpu = usage() if self.gpus else "no GPU is in use"
+        gpu = outcome.gpu
         still = [g for g in self.gpus if busy(g)]
         if still:
             gpu += "\nafter the kill still busy: " + ", ".join(f"GPU {g.index} ({g.name})" for g in still)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120_wheels.process import describe_status
+from sm120_wheels.prove.smoke.gpus import usage
 from sm120_wheels.prove.smoke.packages import PAYLOAD
 from sm120_wheels.prove.smoke.stacks import stacks_of
 
@@ -68,6 +69,8 @@ class Outcome:
     late: bool = False
     """The deadline passed; :attr:`stacks` says where it stood."""
     stacks: str = ""
+    gpu: str = ""
+    """What nvidia-smi said before the kill."""
     output: str = ""
     seconds: float = 0.0
 
@@ -223,10 +226,12 @@ class Team:
             name = f"rank {self._ranks.index(rank)}, " if len(self._ranks) > 1 else ""
             at = f"{answer.stage}: {answer.step}" if answer.stage else "start"
             texts.append(f"--- {name}process {pid}, last word: {at}\n{stacks_of(int(pid), self._log)}")
+        gpu = usage() if self._setup.backend == "cuda" else "no GPU is in use"
         output = self._tail(log_from)
-        self.stop()
+        if not self.stop():
+            gpu += "\nthe kernel does not let go of the process: it is stuck in the driver"
         late = not (shortened and any(a.died or a.end for a in answers))
-        return Outcome(answers=answers, late=late, stacks="\n".join(texts), output=output)
+        return Outcome(answers=answers, late=late, stacks="\n".join(texts), gpu=gpu, output=output)
 
     def _read(self, rank: _Rank) -> list[dict[str, Any]]:
         try:
