@@ -198,7 +198,7 @@ def wheel_requiring(*requires: str) -> Unpacked:
 
 
 def test_a_torch_that_no_lock_holds_is_refused_naming_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedTargetError, match="no locked torch fits demo-1.0") as refused:
+    with pytest.raises(UnsupportedTargetError, match=r"no locked torch fits demo-1\.0") as refused:
         surroundings.locked([wheel_requiring("torch==1.2.*")], python="3.12", cache_root=tmp_path, offline=True)
     assert "they require torch==1.2.*; locked are 2.9.1, 2.11.0" in refused.value.why
     assert "--environment" in refused.value.hint
