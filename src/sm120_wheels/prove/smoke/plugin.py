@@ -55,6 +55,8 @@ class SmokePlugin:
                 self._by_node[item.nodeid] = spec_of(item)
             except ValueError as exc:
                 self.problems.append(f"{item.nodeid}: {exc}")
+        # Cases of several GPUs last: the single worker is taken away for them.
+        items.sort(key=lambda item: self._by_node[item.nodeid].gpus if item.nodeid in self._by_node else 1)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.specs = [self._by_node[item.nodeid] for item in session.items if item.nodeid in self._by_node]

@@ -28,6 +28,7 @@ class TorchBackend:
         self.cuda = kind == "cuda"
         self.profile = profile
         self._torch: Any = None
+        self._device = 0
 
     def start(self, device: int) -> dict[str, Any]:
         os.environ["TEARDOWN_CUPTI"] = "0"  # torch's own setting where graphs and the profiler meet in one process
@@ -39,6 +40,7 @@ class TorchBackend:
         facts: dict[str, Any] = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
         if not self.cuda:
             return {**facts, "gpu": "none (CPU)"}
+        self._device = device
         torch.cuda.set_device(device)
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(device)
@@ -217,6 +219,10 @@ class TorchBackend:
             yield
         finally:
             torch.set_default_dtype(before[0])
+            if torch.get_default_device().type != "cpu":
+                torch.set_default_device(None)
+            if self.cuda and torch.cuda.current_device() != self._device:
+                torch.cuda.set_device(self._device)
             torch.set_rng_state(before[1])
             random.setstate(before[2])
             torch.set_grad_enabled(before[3])
