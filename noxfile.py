@@ -85,6 +85,13 @@ def audit(session: nox.Session) -> None:
 
 
 @nox.session
+def smoke(session: nox.Session) -> None:
+    """Launch a wheel's operators on a GPU and check what they compute: nox -s smoke -- WHEEL…"""
+    session.install("-e", ".[smoke]")
+    session.run("sm120", "smoke", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the test suite, real nvcc included."""
     _install(session, "dev")

@@ -239,9 +239,15 @@ class SmokeFailedError(Sm120Error):
 
 
 class SmokeNotRunError(Sm120Error):
-    """Nothing was launched (no GPU, or none that the wheel has code for): neither passed nor failed."""
+    """Nothing was launched (no GPU, no cases): neither passed nor failed."""
 
     exit_code = 71
+
+
+class SmokeRefusedError(Sm120Error):
+    """A GPU that the wheel has no code for: refused before the first launch."""
+
+    exit_code = 72
 
 
 # 8x: the index

@@ -75,3 +75,19 @@ def test_provenance_is_bound_by_its_statements_subject(dist: Path) -> None:
     path.write_text(json.dumps({"version": 1}))
     with pytest.raises(PublishRefusedError, match="cannot be read"):
         beside(wheel, sha(wheel))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"counts": {"passed": 3, "failed": 1, "not_run": 0}},
+        {"counts": {"passed": 0, "failed": 0, "not_run": 9}},
+        {"backend": "host", "counts": {"passed": 3, "failed": 0, "not_run": 0}},
+    ],
+)
+def test_smoke_record_that_contradicts_itself_is_refused(dist: Path, value: dict[str, object]) -> None:
+    wheel = make_wheel(dist)
+    makewheel.beside(wheel, "smoke", state="passed", gpu="RTX 5090", **value)
+    with pytest.raises(PublishRefusedError, match="cannot be read") as refused:
+        beside(wheel, sha(wheel))
+    assert "it says passed, and" in refused.value.why

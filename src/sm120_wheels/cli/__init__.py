@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("sm120_wheels.cli.simulate:command", "How long a build would take with other cores and memory."),
     "broker": ("sm120_wheels.cli.broker:command", "What the compile broker of this host is doing."),
     "audit": ("sm120_wheels.cli.audit:command", "Show what GPU code a wheel carries, and what a GPU would make of it."),
+    "smoke": ("sm120_wheels.cli.smoke:command", "Launch a wheel's operators on a GPU and check what they compute."),
     "index": ("sm120_wheels.cli.index:command", "Publish wheels, look after the index, serve it, push it elsewhere."),
     "which": ("sm120_wheels.cli.which:command", "Say which published wheel fits this machine, or why none does."),
     "equivalence": ("sm120_wheels.cli.equivalence:command", "Compare two builds' machine code, kernel by kernel."),

@@ -74,6 +74,8 @@ def read(kind: EvidenceKind, content: bytes, *, sha256: str, where: Path) -> Doc
             hint="make the evidence again for this file; evidence of another build proves nothing about it",
         )
     state = None if kind == "provenance" else _state(kind, value, where)
+    if kind == "smoke" and state == "passed":
+        _check_passed(value, where)
     gpu, driver = _machine(value) if kind == "smoke" else ("", "")
     return document(
         kind,
@@ -120,6 +122,17 @@ def _state(kind: EvidenceKind, value: dict[str, Any], where: Path) -> State | No
     if isinstance(value.get("passed"), bool):
         return "passed" if value["passed"] else "failed"
     raise _refused(where, "it does not say passed, failed or not run")
+
+
+def _check_passed(value: dict[str, Any], where: Path) -> None:
+    """A smoke record that says passed, and whose own counts or backend say otherwise, is not believed."""
+    counts = value.get("counts")
+    if isinstance(counts, dict) and (counts.get("failed") or not counts.get("passed")):
+        raise _refused(
+            where, f"it says passed, and counts {counts.get('passed')} passed and {counts.get('failed')} failed"
+        )
+    if value.get("backend", "cuda") != "cuda":
+        raise _refused(where, f"it says passed, and ran on the backend {value['backend']}, which is no GPU")
 
 
 def _verdicts(value: dict[str, Any], where: Path) -> dict[str, str]:

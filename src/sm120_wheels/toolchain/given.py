@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -25,6 +26,34 @@ print(json.dumps({
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is in an environment."""
+
+    python: str
+    """Full version."""
+    torch: Path | None
+    """The folder that holds the package torch; None where it is not importable."""
+    packages: dict[str, str]
+    """Canonical distribution name → version."""
+
+
+def look_at(python: Path, *, isolated: bool = False) -> Found:
+    """Look at the environment of an interpreter, without importing anything of it.
+
+    ``isolated``: without what PYTHONPATH and the user's own site-packages would add.
+    Raises :class:`ToolMissingError` where there is no such interpreter, :class:`CommandError` where it fails.
+    """
+    found = json.loads(
+        run([python.absolute(), *(["-I"] if isolated else []), "-c", _PROBE]).output.strip().splitlines()[-1]
+    )
+    return Found(
+        python=str(found["python"]),
+        torch=Path(found["torch"]) if found["torch"] else None,
+        packages={str(canonicalize_name(name)): str(version) for name, version in found["packages"].items()},
+    )
+
+
 def given_environment(python: Path, *, wanted_python: str, torch: str, needs: Sequence[str]) -> PythonEnvironment:
     """The environment of an interpreter, for a build against ``torch`` with the distributions in ``needs``.
 
@@ -32,10 +61,10 @@ def given_environment(python: Path, *, wanted_python: str, torch: str, needs: Se
     Python than the plan's.
     """
     executable = python.absolute()
-    found = json.loads(run([executable, "-c", _PROBE]).output.strip().splitlines()[-1])
-    packages = {str(canonicalize_name(name)): version for name, version in found["packages"].items()}
+    found = look_at(executable)
+    packages = found.packages
     missing = [name for name in ("torch", *needs) if name not in packages]
-    if missing or not found["torch"]:
+    if missing or found.torch is None:
         raise ToolMissingError(
             f"the environment lacks {', '.join(missing) or 'an importable torch'}",
             where=str(python),
@@ -47,18 +76,18 @@ def given_environment(python: Path, *, wanted_python: str, torch: str, needs: Se
             where=str(python),
             hint=f"--torch {Version(packages['torch']).base_version}, if the recipe pairs it, or another environment",
         )
-    if ".".join(found["python"].split(".")[:2]) != wanted_python:
+    if ".".join(found.python.split(".")[:2]) != wanted_python:
         raise UnsupportedTargetError(
-            f"the environment has Python {found['python']}, and the build is for {wanted_python}",
+            f"the environment has Python {found.python}, and the build is for {wanted_python}",
             where=str(python),
-            hint=f"--python {'.'.join(found['python'].split('.')[:2])}",
+            hint=f"--python {'.'.join(found.python.split('.')[:2])}",
         )
     return PythonEnvironment(
         root=executable.parent.parent,
         python=executable,
         bin=executable.parent,
-        site_packages=Path(found["torch"]),
-        version=found["python"],
+        site_packages=found.torch,
+        version=found.python,
         key="given",
         packages=packages,
     )

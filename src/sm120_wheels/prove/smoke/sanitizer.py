@@ -1,0 +1,99 @@
+"""Runs the worker under compute-sanitizer, and gives what that reports to the case that ran at the time."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sm120_wheels.prove.smoke.model import CaseResult
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+_SUMMARY = re.compile(
+    r"^========= (?:COMPUTE-SANITIZER|ERROR SUMMARY|LEAK SUMMARY|RACECHECK SUMMARY|Target application)"
+)
+_PLACES = ("CUDA_HOME", "CUDA_PATH")
+
+
+def find_sanitizer(python: Path | None = None) -> Path | None:
+    """compute-sanitizer: ours (nvidia-cuda-sanitizer-api), the environment's, CUDA_HOME's, or one on the PATH."""
+    for place in _places(python):
+        if place.is_file() and os.access(place, os.X_OK):
+            return place
+    found = shutil.which("compute-sanitizer")
+    return Path(found) if found else None
+
+
+def _places(python: Path | None) -> Iterator[Path]:
+    for file in _files("nvidia-cuda-sanitizer-api"):
+        if file.name == "compute-sanitizer":
+            yield file
+    if python is not None:
+        yield from python.parent.parent.glob("lib/python3*/site-packages/nvidia/**/compute-sanitizer")
+    homes = [os.environ[name] for name in _PLACES if os.environ.get(name)]
+    for home in [*homes, "/usr/local/cuda"]:
+        yield Path(home) / "bin" / "compute-sanitizer"
+        yield Path(home) / "compute-sanitizer" / "compute-sanitizer"
+
+
+def _files(distribution: str) -> list[Path]:
+    try:
+        return [Path(str(file.locate())) for file in importlib.metadata.files(distribution) or []]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+@dataclass(kw_only=True)
+class Sanitizer:
+    """One tool of compute-sanitizer for the length of a run."""
+
+    program: Path
+    tool: str
+    log: Path
+    slower: float = 20.0
+    """Deadlines are this much longer: every access is checked."""
+    _read: int = 0
+
+    @property
+    def wrapper(self) -> Sequence[str]:
+        """What is put before the interpreter. Its own exit code must stay the program's."""
+        return (
+            str(self.program),
+            "--tool",
+            self.tool,
+            "--log-file",
+            str(self.log),
+            "--print-limit",
+            "100",
+            "--target-processes",
+            "application-only",
+        )
+
+    def judge(self, result: CaseResult) -> CaseResult:
+        """The result with what the tool reported since the last case."""
+        report = errors_in(self._new())
+        if not report or result.state == "not run":
+            return result
+        text = f"compute-sanitizer {self.tool}: {report[0]}"
+        more = f" (and {len(report) - 1} more lines)" if len(report) > 1 else ""
+        why = f"{result.why}; {text}{more}" if result.why else text + more
+        return replace(result, state="failed", why=why, output="\n".join([*report[:60], result.output]))
+
+    def _new(self) -> str:
+        if not self.log.is_file():
+            return ""
+        with self.log.open("rb") as stream:
+            stream.seek(self._read)
+            new = stream.read()
+        self._read += len(new)
+        return new.decode("utf-8", "replace")
+
+
+def errors_in(text: str) -> list[str]:
+    """The lines of a report that tell of errors, without its frame."""
+    lines = [line for line in text.splitlines() if line.startswith("=========") and not _SUMMARY.match(line)]
+    return [line.removeprefix("=========").strip() for line in lines if line.removeprefix("=========").strip()]
