@@ -1,0 +1,51 @@
+"""Gated activations. A row must be a multiple of 16 bytes: the kernels load vectors of that size."""
+
+from __future__ import annotations
+
+import pytest
+
+from sm120_smoke.case import Launch, case
+from sm120_smoke.draw import redraw, tensors
+from sm120_smoke.lazy import torch
+from sm120_smoke.references import activation as references
+from sm120_smoke.tolerance import rounding
+
+SOURCE = "float32 expf, tanhf or erf (within 2 ulp), two products, one rounding to the dtype"
+SHAPES = [(1, 64), (7, 1368), (3, 13824), (4099, 512)]
+
+
+def _gated(operator: str, dtype: str, rows: int, half: int, activation: str) -> Launch:
+    x, out = tensors(dtype, (rows, 2 * half), (rows, half))
+    launch = getattr(torch.ops.sgl_kernel, operator).default
+
+    def run() -> object:
+        launch(out, x)
+        return out
+
+    return Launch(
+        run=run,
+        reference=lambda: references.gated(x, activation),
+        redraw=lambda seed: redraw(seed, x),
+        tolerance=rounding(dtype, float32_steps=16, scale=4, source=SOURCE),
+    )
+
+
+@case("sgl_kernel::silu_and_mul")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(("rows", "half"), SHAPES)
+def test_silu_and_mul(dtype: str, rows: int, half: int) -> Launch:
+    return _gated("silu_and_mul", dtype, rows, half, "silu")
+
+
+@case("sgl_kernel::gelu_and_mul")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(("rows", "half"), SHAPES)
+def test_gelu_and_mul(dtype: str, rows: int, half: int) -> Launch:
+    return _gated("gelu_and_mul", dtype, rows, half, "gelu")
+
+
+@case("sgl_kernel::gelu_tanh_and_mul")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(("rows", "half"), SHAPES)
+def test_gelu_tanh_and_mul(dtype: str, rows: int, half: int) -> Launch:
+    return _gated("gelu_tanh_and_mul", dtype, rows, half, "gelu_tanh")
