@@ -64,3 +64,15 @@ def rows_apart(dtype: str, rows: int, columns: int, padding: int) -> Any:
 def integers(shape: tuple[int, ...], dtype: str = "int32") -> Any:
     """A zeroed integer tensor on the GPU."""
     return torch.zeros(shape, dtype=dtype_of(dtype), device="cuda")
+
+
+def redraw_ranks(seed: int, step: float, *filled: Any) -> None:
+    """A random order of evenly spaced values along the last dimension, none twice: a choice among them has no ties.
+
+    With ``step`` a power of two and at most 512 values they are exact in bfloat16.
+    """
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    for tensor in filled:
+        count = tensor.shape[-1]
+        keys = torch.rand(tensor.shape, generator=generator, device="cuda", dtype=torch.float32)
+        tensor.copy_(((keys.argsort(dim=-1) - count // 2).to(torch.float32) * step).to(tensor.dtype))

@@ -39,3 +39,39 @@ def rotary_embedding(positions: Any, x: Any, head_size: int, cache: Any, *, neox
     cosine, sine = row[:, None, : rotary // 2], row[:, None, rotary // 2 :]
     turned = rotate(heads[..., :rotary], cosine, sine, neox=neox)
     return torch.cat((turned, heads[..., rotary:]), dim=-1).reshape(x.shape)
+
+
+def yarn_frequencies(base: float, rotary: int, factor: float, low: float, high: float) -> Any:
+    """Angle per position of each pair. Factor 1: ``base^(-2i/rotary)``; else YaRN's blend (arXiv 2309.00071, 3.2)."""
+    pair = torch.arange(rotary // 2, dtype=torch.float64, device="cuda")
+    frequency = base ** (-2.0 * pair / rotary)
+    if factor == 1.0:
+        return frequency
+    ramp = ((pair - low) / (high - low)).clamp(0.0, 1.0)
+    return frequency / factor * ramp + frequency * (1.0 - ramp)
+
+
+def fused_qk_norm_rope(
+    qkv: Any,
+    heads: tuple[int, int, int],
+    weights: tuple[Any, Any],
+    eps: float,
+    positions: Any,
+    frequencies: Any,
+    *,
+    neox: bool,
+    gain: float,
+) -> Any:
+    """Each query and key head normalised, its first ``2 * len(frequencies)`` elements rotated and scaled by ``gain``.
+
+    ``heads`` counts queries, keys and values; values stay as they are.
+    """
+    tokens, rotary = qkv.shape[0], 2 * frequencies.shape[0]
+    whole = qkv.double().reshape(tokens, sum(heads), -1)
+    angle = positions.double()[:, None, None] * frequencies
+    done = []
+    for part, weight in zip(whole.split(heads, dim=1)[:2], weights, strict=True):
+        normed = rmsnorm(part, weight, eps)
+        turned = rotate(normed[..., :rotary], angle.cos(), angle.sin(), neox=neox) * gain
+        done.append(torch.cat((turned, normed[..., rotary:]), dim=-1))
+    return torch.cat((*done, whole[:, heads[0] + heads[1] :]), dim=1).reshape(qkv.shape)

@@ -49,3 +49,67 @@ def test_rotary_embedding(
             source="computed in the dtype: two products of at most 6 (a normal value) rounded, their sum rounded",
         ),
     )
+
+
+@case("sgl_kernel::fused_qk_norm_rope")
+@pytest.mark.parametrize("neox", [True, False])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "head_dim", "rotary", "factor"),
+    [
+        (1, (1, 1, 1), 64, 64, 1.0),
+        (37, (32, 8, 8), 128, 128, 1.0),
+        (129, (4, 2, 2), 256, 256, 1.0),
+        (2051, (8, 1, 1), 128, 64, 1.0),
+        (33, (6, 2, 2), 128, 128, 8.0),
+    ],
+)
+def test_fused_qk_norm_rope(
+    neox: bool, tokens: int, heads: tuple[int, int, int], head_dim: int, rotary: int, factor: float
+) -> Launch:
+    qkv, query_weight, key_weight = tensors("bfloat16", (tokens, sum(heads) * head_dim), (head_dim,), (head_dim,))
+    positions = integers((tokens,))
+    base, eps, low, high, gain = 10000.0, 1e-6, 8.0, 24.0, 1.25
+
+    def run() -> object:
+        torch.ops.sgl_kernel.fused_qk_norm_rope.default(
+            qkv,
+            *heads,
+            head_dim,
+            eps,
+            query_weight,
+            key_weight,
+            base,
+            neox,
+            positions,
+            factor,
+            low,
+            high,
+            gain,
+            rotary,
+        )
+        return qkv
+
+    def fill(seed: int) -> None:
+        redraw(seed, qkv, query_weight, key_weight)
+        redraw_integers(seed + 100, 0, 300, positions)
+
+    return Launch(
+        run=run,
+        reference=lambda: references.fused_qk_norm_rope(
+            qkv,
+            heads,
+            (query_weight, key_weight),
+            eps,
+            positions,
+            references.yarn_frequencies(base, rotary, factor, low, high),
+            neox=neox,
+            gain=gain,
+        ),
+        redraw=fill,
+        tolerance=Tolerance(
+            relative=2 * UNIT["bfloat16"],
+            absolute=2.0**-14 * 40,
+            source="sin.approx and cos.approx are within 2^-14.7 up to 100 pi (CUDA C++ Programming Guide, intrinsic "
+            "functions), times products of two normal values (at most 20); one rounding to bfloat16",
+        ),
+    )
