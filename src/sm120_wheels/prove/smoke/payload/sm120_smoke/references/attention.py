@@ -45,7 +45,7 @@ def wanted(
     shape = (batch, heads, rows, width)
     start = torch.arange(rows, device=slash.device) * block
     length = lengths.long()[:, None, None, None]
-    in_use = _lists(slash, counts[1])[:, :, None, :]
+    in_use = _lists(slash, counts[1])[None, :, None, :]
     base = (start[:, None] if causal else start[:, None] + length) - slash.long()[:, :, None, :]
     live = start[:, None] < length
     row = torch.arange(block, device=slash.device)
@@ -61,11 +61,11 @@ def wanted(
     column = torch.arange(width, device=slash.device)
     ends = (start[:, None] + block).clamp_max(length) if causal else length
     straight = vertical.long()[:, :, None, :].expand(batch, heads, rows, -1)
-    straight_used = _lists(vertical, counts[0])[:, :, None, :] & live & (straight < ends)
+    straight_used = _lists(vertical, counts[0])[None, :, None, :] & live & (straight < ends)
     must = _marked(shape, straight, straight_used) | windows(row, clamp=False)
     must = must & (column < length)
     may = must | windows(torch.arange(2 * block, device=slash.device), clamp=True) | (column >= length)
-    may = may | _marked(shape, straight, _lists(vertical, counts[0])[:, :, None, :] & live)
+    may = may | _marked(shape, straight, _lists(vertical, counts[0])[None, :, None, :] & live)
     return must, may
 
 

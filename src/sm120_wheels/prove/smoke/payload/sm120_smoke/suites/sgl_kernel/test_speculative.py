@@ -18,7 +18,7 @@ FULL, SQUARE, BITS = 0, 1, 2
 
 @case("sgl_kernel::build_tree_kernel_efficient")
 @pytest.mark.parametrize("form", [FULL, SQUARE, BITS])
-@pytest.mark.parametrize(("batch", "topk", "depth", "tokens"), [(1, 1, 3, 4), (3, 4, 4, 8), (5, 8, 5, 32), (2, 3, 4, 12)])
+@pytest.mark.parametrize(("batch", "topk", "depth", "tokens"), [(1, 2, 3, 4), (3, 4, 4, 8), (5, 8, 5, 32), (2, 3, 4, 12)])
 def test_build_tree_kernel_efficient(form: int, batch: int, topk: int, depth: int, tokens: int) -> Launch:
     lengths = [5 + 3 * i for i in range(batch)]
     verified = torch.tensor(lengths, device="cuda")
@@ -68,7 +68,7 @@ def test_build_tree_kernel_efficient(form: int, batch: int, topk: int, depth: in
 
 
 @case("sgl_kernel::reconstruct_indices_from_tree_mask")
-@pytest.mark.parametrize(("batch", "tokens"), [(1, 2), (3, 8), (5, 31), (2, 64)])
+@pytest.mark.parametrize(("batch", "tokens"), [(1, 5), (3, 8), (5, 31), (2, 64)])
 def test_reconstruct_indices_from_tree_mask(batch: int, tokens: int) -> Launch:
     lengths = [4 + 7 * i for i in range(batch)]
     verified = torch.tensor(lengths, device="cuda")
