@@ -9,6 +9,7 @@ import pytest
 from sm120_smoke.case import Launch, Needs, Tolerance, case
 from sm120_smoke.draw import dtype_of, integers, redraw, redraw_integers, redraw_uniform, tensors
 from sm120_smoke.lazy import torch
+from sm120_smoke.operators import of_some_versions
 from sm120_smoke.references import gemm as references
 from sm120_smoke.tolerance import UNIT, product_sum, product_sum_fp8
 
@@ -96,9 +97,10 @@ def test_fp8_blockwise_scaled_mm(dtype: str, m: int, n: int, k: int) -> Launch:
     a, transposed = tensors("float8_e4m3fn", (m, k), (n, k))
     columns_a, rows_b = tensors("float32", (k // 128, m), (n // 128, k // 128))
     b, scales_a, scales_b = transposed.t(), columns_a.t(), rows_b.t()
+    launch = of_some_versions("sgl_kernel::fp8_blockwise_scaled_mm")
 
     def run() -> object:
-        return torch.ops.sgl_kernel.fp8_blockwise_scaled_mm.default(a, b, scales_a, scales_b, dtype_of(dtype))
+        return launch(a, b, scales_a, scales_b, dtype_of(dtype))
 
     def fill(seed: int) -> None:
         redraw(seed, a, transposed)
@@ -148,7 +150,7 @@ def _bf16_product(operator: str, dtype: str, rows: int, columns: int, *, transpo
     depth = 7168
     x, weight = tensors("bfloat16", (rows, depth), (columns, depth))
     (out,) = tensors(dtype, (rows, columns))
-    launch = getattr(torch.ops.sgl_kernel, operator).default
+    launch = of_some_versions(f"sgl_kernel::{operator}")
     other: Any = weight.t() if transposed else weight
 
     def run() -> object:

@@ -9,6 +9,7 @@ import pytest
 from sm120_smoke.case import EXACT, Launch, Tolerance, case
 from sm120_smoke.draw import integers, redraw, redraw_distinct, redraw_integers, redraw_ranks, tensors
 from sm120_smoke.lazy import torch
+from sm120_smoke.operators import of_some_versions
 from sm120_smoke.references import moe as references
 from sm120_smoke.tolerance import UNIT, rounding
 
@@ -107,9 +108,10 @@ def test_moe_fused_gate(
 ) -> Launch:
     logits, bias = tensors(dtype, (tokens, experts), (experts,))
     scale = 2.5
+    launch = of_some_versions("sgl_kernel::moe_fused_gate")
 
     def run() -> object:
-        weights, indices = torch.ops.sgl_kernel.moe_fused_gate.default(
+        weights, indices = launch(
             logits, bias, groups, chosen_groups, topk, shared, scale, scale_output
         )
         return weights, indices
@@ -141,9 +143,10 @@ def test_moe_fused_gate(
 )
 def test_kimi_k2_moe_fused_gate(tokens: int, experts: int, topk: int, renormalize: bool, scale_output: bool) -> Launch:
     logits, bias = tensors("float32", (tokens, experts), (experts,))
+    launch = of_some_versions("sgl_kernel::kimi_k2_moe_fused_gate")
 
     def run() -> object:
-        weights, indices = torch.ops.sgl_kernel.kimi_k2_moe_fused_gate.default(
+        weights, indices = launch(
             logits, bias, topk, renormalize, 2.872, scale_output
         )
         return weights, indices
