@@ -10,13 +10,13 @@ from sm120_smoke.lazy import torch
 def pack(weights: Any) -> Any:
     """4-bit numbers ``[columns, depth]`` as int8 ``[columns, depth / 2]``.
 
-    A tile has 32 columns and 32 of the depth. Column 16 a + 8 b + c and depth 16 d + 4 e + f of a tile go to byte
-    ((c 4 + e) 2 + a) 8 + d 4 + f ... of which b chooses the half: low for 0, high for 1.
+    A tile has 32 columns and 32 of the depth. Column 16 a + 8 b + c and depth 16 d + 4 e + f of a tile go to its byte
+    (((c 4 + e) 2 + d) 2 + b) 4 + f; a chooses the half: low for 0, high for 1.
     """
     columns, depth = weights.shape
     tile = weights.reshape(columns // 32, 2, 2, 8, depth // 32, 2, 4, 4)
-    # column tile, depth tile, c, e, a, d, f, b
-    ordered = tile.permute(0, 4, 3, 6, 1, 5, 7, 2)
+    # column tile, depth tile, c, e, d, b, f, a
+    ordered = tile.permute(0, 4, 3, 6, 5, 2, 7, 1)
     byte = ordered[..., 0] | (ordered[..., 1] << 4)
     return torch.where(byte > 127, byte - 256, byte).to(torch.int8).reshape(columns, depth // 2)
 
