@@ -116,9 +116,7 @@ def aligned_blocks(slots: Any, owners: Any, padded: Any, ids: Any, block: int, e
     return padded.clone(), owners.clone(), slots[order]
 
 
-def grouping(
-    ids: Any, experts: int, n: int, k: int, *, scales: bool, transposed: bool
-) -> list[Any]:
+def grouping(ids: Any, experts: int, n: int, k: int, *, scales: bool, transposed: bool) -> list[Any]:
     """What two grouped products need: offsets, the two problem sizes of each expert, the order of rows."""
     flat = ids.flatten().long()
     counts = torch.bincount(flat, minlength=experts)

@@ -10,7 +10,7 @@ UNITS = 1 << 20
 
 
 def exact_probabilities(logits: Any) -> Any:
-    """Softmax rounded down to multiples of 2^-20, the rest given to the largest: any sum of them is exact in float32."""
+    """Softmax rounded down to multiples of 2^-20, the rest given to the largest: sums of them are exact in float32."""
     units = (torch.softmax(logits.double(), dim=-1) * UNITS).floor()
     largest = units.argmax(dim=-1, keepdim=True)
     units.scatter_add_(-1, largest, UNITS - units.sum(dim=-1, keepdim=True))

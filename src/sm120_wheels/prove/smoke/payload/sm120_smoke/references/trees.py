@@ -14,7 +14,7 @@ from sm120_smoke.lazy import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """Parents of the tokens of one draft; token 0 is the root, with parent -1, and each parent comes before its child."""
+    """Parents of the tokens of one draft; token 0 is the root, with parent -1. Parents come before their children."""
 
     parents: tuple[int, ...]
 
@@ -43,7 +43,7 @@ class Tree:
 
 def random_trees(seed: int, batch: int, tokens: int) -> list[Tree]:
     """Trees of random shape."""
-    source = random.Random(seed)
+    source = random.Random(seed)  # noqa: S311 - shapes of trees, no secrets
     return [Tree(parents=(-1, *(source.randrange(i) for i in range(1, tokens)))) for _ in range(batch)]
 
 
@@ -65,7 +65,9 @@ def masks(trees: list[Tree]) -> Any:
 
 def positions(trees: list[Tree], lengths: list[int]) -> Any:
     """The place of each token in its sequence: the prefix's length plus its depth. Flat, int64."""
-    found = [length + tree.depth(i) for tree, length in zip(trees, lengths, strict=True) for i in range(tree_size(tree))]
+    found = [
+        length + tree.depth(i) for tree, length in zip(trees, lengths, strict=True) for i in range(tree_size(tree))
+    ]
     return torch.tensor(found, device="cuda")
 
 
@@ -110,7 +112,7 @@ def random_draft(source: random.Random, topk: int, depth: int, tokens: int) -> D
 
 
 def walk(tree: Tree, most: int, accepts: Any) -> list[int]:
-    """Tokens accepted one below the other, at most ``most``: of the children the first that ``accepts(parent, child)``."""
+    """Tokens accepted one below the other, at most ``most``: the first child that ``accepts(parent, child)``."""
     path = [0]
     while len(path) <= most:
         child = tree.first_child(path[-1])

@@ -118,5 +118,3 @@ def test_dsv4_fused_q_indexer_rope_hadamard_quant(tokens: int, heads: int) -> La
             Tolerance(relative=64 * UNIT["float32"], source="the largest of such sums, three products"),
         ),
     )
-
-

@@ -105,9 +105,7 @@ def test_ggml_moe_a8(name: str) -> Launch:
     slots, owners, padded = integers((room,)), integers((room // BLOCK,)), integers((1,))
 
     def run() -> object:
-        return torch.ops.sgl_kernel.ggml_moe_a8.default(
-            x, data, slots, owners, padded, form.number, rows, topk, tokens
-        )
+        return torch.ops.sgl_kernel.ggml_moe_a8.default(x, data, slots, owners, padded, form.number, rows, topk, tokens)
 
     def fill(seed: int) -> None:
         references.redraw_blocks(seed, form, data)

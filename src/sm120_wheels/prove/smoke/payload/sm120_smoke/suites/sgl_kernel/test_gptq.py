@@ -49,14 +49,18 @@ def _product(rows: int, columns: int, depth: int, group: int, bits: int, *, orde
 
 @case("sgl_kernel::gptq_gemm")
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize(("rows", "columns", "depth", "group"), [(1, 512, 512, 128), (8, 256, 1024, 64), (130, 512, 256, 32)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "group"), [(1, 512, 512, 128), (8, 256, 1024, 64), (130, 512, 256, 32)]
+)
 def test_gptq_gemm(bits: int, rows: int, columns: int, depth: int, group: int) -> Launch:
     """Up to 8 rows of 4 and 8 bits have a kernel; more, and 2 bits, are dequantised and go to cuBLAS."""
     return _product(rows, columns, depth, group, bits, ordered=False)
 
 
 @case("sgl_kernel::gptq_gemm")
-@pytest.mark.parametrize(("rows", "columns", "depth", "group"), [(1, 512, 512, 128), (33, 256, 1024, 128), (130, 512, 256, 128)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "group"), [(1, 512, 512, 128), (33, 256, 1024, 128), (130, 512, 256, 128)]
+)
 def test_gptq_gemm_in_exllama_order(rows: int, columns: int, depth: int, group: int) -> Launch:
     return _product(rows, columns, depth, group, 4, ordered=True)
 

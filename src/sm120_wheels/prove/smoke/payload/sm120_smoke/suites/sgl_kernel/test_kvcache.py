@@ -30,7 +30,9 @@ def _pool(*shape: int, host: bool = False) -> Any:
 class _Move:
     """Sources, targets and the indices between them; ``count`` is 2 for keys and values, 1 for a latent cache."""
 
-    def __init__(self, source: tuple[int, ...], target: tuple[int, ...], tokens: int, *, count: int, host: bool = False):
+    def __init__(
+        self, source: tuple[int, ...], target: tuple[int, ...], tokens: int, *, count: int, host: bool = False
+    ):
         self.sources = [_pool(*source, host=host) for _ in range(count)]
         self.drawn = [_pool(*source) for _ in range(count)]
         self.targets = [_pool(*target) for _ in range(count)]

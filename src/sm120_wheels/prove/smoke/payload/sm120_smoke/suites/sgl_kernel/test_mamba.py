@@ -21,7 +21,9 @@ PADDING = -1
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(("width", "silu", "biased"), [(2, False, False), (3, True, True), (4, True, True)])
 @pytest.mark.parametrize(("batch", "dim", "length"), [(1, 64, 1), (2, 96, 1024), (3, 33, 2057)])
-def test_causal_conv1d_fwd(dtype: str, width: int, silu: bool, biased: bool, batch: int, dim: int, length: int) -> Launch:
+def test_causal_conv1d_fwd(
+    dtype: str, width: int, silu: bool, biased: bool, batch: int, dim: int, length: int
+) -> Launch:
     x, weight = tensors(dtype, (batch, dim, length), (dim, width))
     bias = tensors(dtype, (dim,))[0] if biased else None
 
@@ -50,14 +52,15 @@ def test_causal_conv1d_fwd_sequences_of_different_length(dtype: str, width: int)
     starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     slots = (3, 0, 5, PADDING, 1, 6)
     known = (True, False, True, False, False, True)
-    (x, weight), (bias, states) = tensors(dtype, (dim, sum(lengths)), (dim, width)), tensors(dtype, (dim,), (8, dim, width - 1))
+    (x, weight), (bias, states) = (
+        tensors(dtype, (dim, sum(lengths)), (dim, width)),
+        tensors(dtype, (dim,), (8, dim, width - 1)),
+    )
     bounds = torch.tensor(starts, dtype=torch.int32, device="cuda")
     indices, initial = torch.tensor(slots, dtype=torch.int32, device="cuda"), torch.tensor(known, device="cuda")
 
     def run() -> object:
-        torch.ops.sgl_kernel.causal_conv1d_fwd.default(
-            x, weight, bias, states, bounds, indices, initial, True, PADDING
-        )
+        torch.ops.sgl_kernel.causal_conv1d_fwd.default(x, weight, bias, states, bounds, indices, initial, True, PADDING)
         return x, states
 
     def reference() -> object:
@@ -93,9 +96,7 @@ def test_causal_conv1d_update(dtype: str, width: int, kept: int, length: int, si
     indices = torch.tensor(chosen, dtype=torch.int32, device="cuda") if picked else None
 
     def run() -> object:
-        torch.ops.sgl_kernel.causal_conv1d_update.default(
-            x, states, weight, bias, silu, None, indices, PADDING
-        )
+        torch.ops.sgl_kernel.causal_conv1d_update.default(x, states, weight, bias, silu, None, indices, PADDING)
         return x, states
 
     def reference() -> object:

@@ -111,9 +111,7 @@ def test_moe_fused_gate(
     launch = of_some_versions("sgl_kernel::moe_fused_gate")
 
     def run() -> object:
-        weights, indices = launch(
-            logits, bias, groups, chosen_groups, topk, shared, scale, scale_output
-        )
+        weights, indices = launch(logits, bias, groups, chosen_groups, topk, shared, scale, scale_output)
         return weights, indices
 
     def fill(seed: int) -> None:
@@ -146,9 +144,7 @@ def test_kimi_k2_moe_fused_gate(tokens: int, experts: int, topk: int, renormaliz
     launch = of_some_versions("sgl_kernel::kimi_k2_moe_fused_gate")
 
     def run() -> object:
-        weights, indices = launch(
-            logits, bias, topk, renormalize, 2.872, scale_output
-        )
+        weights, indices = launch(logits, bias, topk, renormalize, 2.872, scale_output)
         return weights, indices
 
     def fill(seed: int) -> None:
@@ -193,7 +189,14 @@ def test_moe_align_block_size(dtype: str, pad: bool, tokens: int, topk: int, exp
         slots.fill_(total)  # what the caller does where the operator is asked not to
         torch.ops.sgl_kernel.moe_align_block_size.default(
             # The operator counts one expert more than there are: the one of tokens that belong elsewhere.
-            ids, experts + 1, block, slots, owners, padded, cumulative, *arguments
+            ids,
+            experts + 1,
+            block,
+            slots,
+            owners,
+            padded,
+            cumulative,
+            *arguments,
         )
         return references.aligned_blocks(slots, owners, padded, ids, block, experts)
 

@@ -95,7 +95,11 @@ def test_es_fp8_blockwise_scaled_grouped_mm(dtype: str, sizes: list[int], n: int
 )
 def test_cutlass_w4a8_moe_mm(sizes: list[int], n: int, k: int) -> Launch:
     experts, total, group = len(sizes), sum(sizes), 128
-    (a,), (out,), (scale_a,) = tensors("float8_e4m3fn", (total, k)), tensors("bfloat16", (total, n)), tensors("float32", (1,))
+    (a,), (out,), (scale_a,) = (
+        tensors("float8_e4m3fn", (total, k)),
+        tensors("bfloat16", (total, n)),
+        tensors("float32", (1,)),
+    )
     weights, packed = integers((experts, n, k), "int8"), integers((experts, n, k // 2), "int8")
     (scales,) = tensors("bfloat16", (experts, n, k // group))
     # The scales of four groups of a column lie side by side where the depth has a multiple of four groups.

@@ -1,4 +1,4 @@
-"""Root mean square norms: flashinfer's kernels, which sgl-kernel compiles in. Any hidden size: odd ones go one by one."""
+"""Root mean square norms: flashinfer's kernels, compiled into sgl-kernel. Odd hidden sizes go one by one."""
 
 from __future__ import annotations
 

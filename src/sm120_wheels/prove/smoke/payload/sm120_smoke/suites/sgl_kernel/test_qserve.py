@@ -17,7 +17,12 @@ SIZES = [(1, 128, 512), (33, 512, 512), (128, 256, 1024), (513, 128, 512)]
 @case("sgl_kernel::qserve_w4a8_per_chn_gemm")
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_qserve_w4a8_per_chn_gemm(m: int, n: int, k: int) -> Launch:
-    x, weights, packed, zeros = integers((m, k), "int8"), integers((n, k)), integers((n, k // 2), "int8"), integers((n,))
+    x, weights, packed, zeros = (
+        integers((m, k), "int8"),
+        integers((n, k)),
+        integers((n, k // 2), "int8"),
+        integers((n,)),
+    )
     row_scales, column_scales, scaled_zeros = tensors("float16", (m,), (n,), (n,))
     sums, out = tensors("float16", (m,), (m, n))
 
@@ -40,9 +45,11 @@ def test_qserve_w4a8_per_chn_gemm(m: int, n: int, k: int) -> Launch:
     size = 73 * k**0.5 * 0.00075 * 7.5 * 0.03
     return Launch(
         run=run,
-        reference=lambda: (x.double() @ (weights - zeros[:, None]).double().t())
-        * row_scales.double()[:, None]
-        * column_scales.double(),
+        reference=lambda: (
+            (x.double() @ (weights - zeros[:, None]).double().t())
+            * row_scales.double()[:, None]
+            * column_scales.double()
+        ),
         redraw=fill,
         tolerance=Tolerance(
             relative=2 * UNIT["float16"],

@@ -18,7 +18,9 @@ FULL, SQUARE, BITS = 0, 1, 2
 
 @case("sgl_kernel::build_tree_kernel_efficient")
 @pytest.mark.parametrize("form", [FULL, SQUARE, BITS])
-@pytest.mark.parametrize(("batch", "topk", "depth", "tokens"), [(1, 2, 3, 4), (3, 4, 4, 8), (5, 8, 5, 32), (2, 3, 4, 12)])
+@pytest.mark.parametrize(
+    ("batch", "topk", "depth", "tokens"), [(1, 2, 3, 4), (3, 4, 4, 8), (5, 8, 5, 32), (2, 3, 4, 12)]
+)
 def test_build_tree_kernel_efficient(form: int, batch: int, topk: int, depth: int, tokens: int) -> Launch:
     lengths = [5 + 3 * i for i in range(batch)]
     verified = torch.tensor(lengths, device="cuda")
@@ -41,7 +43,7 @@ def test_build_tree_kernel_efficient(form: int, batch: int, topk: int, depth: in
         return mask.view(torch.uint8), positions, index, child, sibling
 
     def fill(seed: int) -> None:
-        source = random.Random(seed)
+        source = random.Random(seed)  # noqa: S311 - shapes of trees, no secrets
         drafts[:] = [trees.random_draft(source, topk, depth, tokens) for _ in range(batch)]
         parents.copy_(torch.tensor([draft.parent_list for draft in drafts]))
         selected.copy_(torch.tensor([draft.selected for draft in drafts]))
@@ -209,7 +211,8 @@ def _sampled(
     probabilities = target.double()  # type: ignore[attr-defined]
     paths, last = [], []
     for row, tree in enumerate(drawn):
-        path, refused = [0], []
+        path = [0]
+        refused: list[int] = []
         while len(path) < steps:
             token, tried, refused, taken = path[-1], 0.0, [], -1
             for child in tree.children(token):

@@ -65,9 +65,7 @@ def test_fast_topk(rows: int, length: int, parts: bool) -> Launch:
         if starts is not None:
             redraw_integers(seed + 100, 0, 8, starts)
 
-    return Launch(
-        run=run, reference=lambda: _ordered(_best(score, starts, lengths)), redraw=fill, tolerance=EXACT
-    )
+    return Launch(run=run, reference=lambda: _ordered(_best(score, starts, lengths)), redraw=fill, tolerance=EXACT)
 
 
 @case("sgl_kernel::fast_topk_transform_fused")
