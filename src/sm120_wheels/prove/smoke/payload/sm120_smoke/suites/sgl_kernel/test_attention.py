@@ -10,7 +10,7 @@ from sm120_smoke.case import EXACT, Launch, Tolerance, case
 from sm120_smoke.draw import integers, redraw, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import attention as references
-from sm120_smoke.tolerance import UNIT, rounding
+from sm120_smoke.tolerance import FAST_STEPS, UNIT, rounding
 
 
 @case("sgl_kernel::merge_state_v2")
@@ -36,8 +36,12 @@ def test_merge_state_v2(dtype: str, tokens: int, heads: int, head_size: int) -> 
         reference=lambda: references.merge_states(first, first_sum, second, second_sum),
         redraw=fill,
         tolerance=(
-            rounding(dtype, float32_steps=32, scale=5, source="float32 exp (2 ulp), division, two products"),
-            Tolerance(relative=16 * UNIT["float32"], absolute=64 * UNIT["float32"], source="float32 exp and log"),
+            rounding(dtype, float32_steps=FAST_STEPS, scale=5, source="float32 exp and division (fast), products"),
+            Tolerance(
+                relative=16 * UNIT["float32"],
+                absolute=FAST_STEPS * UNIT["float32"],
+                source="float32 exp and log (fast)",
+            ),
         ),
     )
 

@@ -10,9 +10,9 @@ from sm120_smoke.case import Launch, case
 from sm120_smoke.draw import redraw, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import mamba as references
-from sm120_smoke.tolerance import EXACT, rounding
+from sm120_smoke.tolerance import EXACT, FAST_STEPS, rounding
 
-SOURCE = "float32 sum of at most five terms, expf (2 ulp), one rounding to the dtype"
+SOURCE = "float32 sum of at most five terms, exp and division (fast), one rounding to the dtype"
 PADDING = -1
 """The slot of a sequence that is none: it must stay as it is."""
 
@@ -39,7 +39,7 @@ def test_causal_conv1d_fwd(
         run=run,
         reference=reference,
         redraw=lambda seed: redraw(seed, x, weight, *(() if bias is None else (bias,))),
-        tolerance=rounding(dtype, float32_steps=16, scale=8, source=SOURCE),
+        tolerance=rounding(dtype, float32_steps=FAST_STEPS, scale=8, source=SOURCE),
     )
 
 
@@ -78,7 +78,7 @@ def test_causal_conv1d_fwd_sequences_of_different_length(dtype: str, width: int)
         run=run,
         reference=reference,
         redraw=lambda seed: redraw(seed, x, weight, bias, states),
-        tolerance=(rounding(dtype, float32_steps=16, scale=8, source=SOURCE), EXACT),
+        tolerance=(rounding(dtype, float32_steps=FAST_STEPS, scale=8, source=SOURCE), EXACT),
     )
 
 
@@ -113,5 +113,5 @@ def test_causal_conv1d_update(dtype: str, width: int, kept: int, length: int, si
         run=run,
         reference=reference,
         redraw=lambda seed: redraw(seed, x, weight, bias, states),
-        tolerance=(rounding(dtype, float32_steps=16, scale=8, source=SOURCE), EXACT),
+        tolerance=(rounding(dtype, float32_steps=FAST_STEPS, scale=8, source=SOURCE), EXACT),
     )
