@@ -77,3 +77,37 @@ def reached(outputs: Any, block: int, width: int) -> Any:
     used = _lists(block_offset, block_count)[..., None].expand(columns.shape)
     blocks = _marked(shape, columns.flatten(-2), used.flatten(-2))
     return blocks | _marked(shape, column_index.long(), _lists(column_index, column_count))
+
+
+def pooled(
+    scores: Any,
+    lengths: tuple[int, ...],
+    keys: tuple[int, ...],
+    cached: list[int],
+    count: int,
+    window: tuple[int, int, int],
+    block: int,
+    local: int,
+    first: int,
+) -> Any:
+    """The largest score of each window of keys, for sequences one after the other.
+
+    ``window`` is size, stride and padding. The first ``first`` windows, and those up to ``local`` before the query's
+    own block, are infinite: they are always kept. A window without keys is minus infinity.
+    """
+    size, stride, padding = window
+    device = scores.device
+    begin = torch.arange(count, device=device) * stride - padding
+    reach = begin[:, None] + torch.arange(size, device=device)
+    done = []
+    start = 0
+    for length, limit, before in zip(lengths, keys, cached, strict=True):
+        part = scores[:, start : start + length].float()
+        inside = (reach >= 0) & (reach < limit)
+        values = part[..., reach.clamp(0, part.shape[-1] - 1)].masked_fill(~inside, float("-inf")).amax(dim=-1)
+        own = (torch.arange(length, device=device) + before) // block
+        place = torch.arange(count, device=device)
+        kept = (place < first) | ((own[:, None] >= place) & (own[:, None] <= place + local))
+        done.append(values.masked_fill(kept, float("inf")))
+        start += length
+    return torch.cat(done, dim=1)
