@@ -30,3 +30,49 @@ def redraw_integers(seed: int, low: int, high: int, *filled: Any) -> None:
     generator = torch.Generator(device="cuda").manual_seed(seed)
     for tensor in filled:
         tensor.copy_(torch.randint(low, high, tensor.shape, generator=generator, device="cuda").to(tensor.dtype))
+
+
+def redraw_uniform(seed: int, low: float, high: float, *filled: Any) -> None:
+    """Uniform values in ``low <= x < high`` into each tensor in place."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    for tensor in filled:
+        values = torch.rand(tensor.shape, generator=generator, device="cuda", dtype=torch.float32)
+        tensor.copy_((values * (high - low) + low).to(tensor.dtype))
+
+
+def redraw_distinct(seed: int, high: int, *filled: Any) -> None:
+    """Distinct integers out of ``0 .. high - 1``, in random order, along the last dimension of each tensor in place."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    for tensor in filled:
+        keys = torch.rand((*tensor.shape[:-1], high), generator=generator, device="cuda", dtype=torch.float32)
+        tensor.copy_(keys.argsort(dim=-1)[..., : tensor.shape[-1]].to(tensor.dtype))
+
+
+def redraw_bytes(seed: int, *filled: Any) -> None:
+    """Random bits into each tensor in place, whatever its dtype. The bytes of the tensor must be contiguous."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    for tensor in filled:
+        raw = tensor.view(torch.uint8)
+        raw.copy_(torch.randint(0, 256, raw.shape, generator=generator, device="cuda", dtype=torch.uint8))
+
+
+def rows_apart(dtype: str, rows: int, columns: int, padding: int) -> Any:
+    """A matrix whose rows lie ``padding`` elements apart: contiguous in its last dimension only."""
+    return torch.empty((rows, columns + padding), dtype=dtype_of(dtype), device="cuda")[:, :columns]
+
+
+def integers(shape: tuple[int, ...], dtype: str = "int32") -> Any:
+    """A zeroed integer tensor on the GPU."""
+    return torch.zeros(shape, dtype=dtype_of(dtype), device="cuda")
+
+
+def redraw_ranks(seed: int, step: float, *filled: Any) -> None:
+    """A random order of evenly spaced values along the last dimension, none twice: a choice among them has no ties.
+
+    With ``step`` a power of two and at most 512 values they are exact in bfloat16.
+    """
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    for tensor in filled:
+        count = tensor.shape[-1]
+        keys = torch.rand(tensor.shape, generator=generator, device="cuda", dtype=torch.float32)
+        tensor.copy_(((keys.argsort(dim=-1) - count // 2).to(torch.float32) * step).to(tensor.dtype))

@@ -32,6 +32,18 @@ def rounding(dtype: str, *, roundings: int = 1, float32_steps: int = 0, scale: f
     return Tolerance(relative=relative, absolute=absolute, source=source)
 
 
+FAST_STEPS = 64
+"""Steps of float32 arithmetic that a fast exponential or division may be off by.
+
+sgl-kernel's library for 9.0 is compiled with ``-use_fast_math``: expf is within 2 + 1.173 |x| units in the last place
+(so 32 for an argument of 25), division within 2 (CUDA C++ Programming Guide, intrinsic functions). Its other library,
+the one that 10.0 and 12.0 load, is not; both must pass.
+"""
+
+FAST_TANH = 2.0**-10
+"""Relative error of the fast hyperbolic tangent: within 2^-11 (the same guide), doubled for what is made of it."""
+
+
 def product_sum(dtype: str, *, terms: int, scale: float, source: str = "") -> Tolerance:
     """A dot product of ``terms`` products of size ``scale``, summed in float32 in any order, rounded once to the dtype.
 
@@ -46,4 +58,29 @@ def product_sum(dtype: str, *, terms: int, scale: float, source: str = "") -> To
     )
 
 
-__all__ = ["EXACT", "SMALLEST_NORMAL", "UNIT", "Tolerance", "product_sum", "rounding"]
+def product_sum_fp8(dtype: str, *, terms: int, scale: float) -> Tolerance:
+    """As :func:`product_sum`, for 8-bit floating-point products on tensor cores.
+
+    Hopper's keep about 14 bits of the running sum (DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2), cut off at
+    each step of 32 terms: the errors may all point the same way.
+    """
+    plain = product_sum(dtype, terms=terms, scale=scale)
+    size = scale * terms**0.5
+    return Tolerance(
+        relative=plain.relative,
+        absolute=plain.absolute + (terms / 32) * 2.0**-13 * size,
+        source=f"{terms} e4m3 products of about {scale:g}, about 14 bits kept at each step of 32 (arXiv 2412.19437)",
+    )
+
+
+__all__ = [
+    "EXACT",
+    "FAST_STEPS",
+    "FAST_TANH",
+    "SMALLEST_NORMAL",
+    "UNIT",
+    "Tolerance",
+    "product_sum",
+    "product_sum_fp8",
+    "rounding",
+]

@@ -1,0 +1,151 @@
+"""GGUF weights: dequantised, multiplied by vectors and matrices, and by tokens of a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sm120_smoke.case import Launch, NotRun, Tolerance, case
+from sm120_smoke.draw import dtype_of, integers, redraw, redraw_integers, tensors
+from sm120_smoke.lazy import torch
+from sm120_smoke.references import gguf as references
+from sm120_smoke.references import moe
+from sm120_smoke.tolerance import UNIT
+
+FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
+BLOCK = 4
+"""Tokens of a block of ggml_moe_a8 on NVIDIA GPUs: its constants MOE_X_..., all the same."""
+
+
+def _weights(form: references.Format, *shape: int) -> Any:
+    """Bytes of rows of the last of the dimensions."""
+    return integers((*shape[:-1], shape[-1] // form.elements * form.size), "uint8")
+
+
+def _product(dtype: str, depth: int) -> Tolerance:
+    return Tolerance(
+        relative=UNIT[dtype],
+        absolute=(0.015 + UNIT[dtype]) * depth**0.5,
+        source="minima are multiplied by half-precision sums of the activations before they were rounded to 8 bits: "
+        "an error of 0.3 steps of 3/127 for each of 32, times minima of about 1, at 4 standard deviations",
+    )
+
+
+@case("sgl_kernel::ggml_dequantize")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_ggml_dequantize(dtype: str, name: str) -> Launch:
+    form = references.FORMATS[name]
+    rows, columns = 77, 1024
+    data = _weights(form, rows, columns)
+
+    def run() -> object:
+        return torch.ops.sgl_kernel.ggml_dequantize.default(data, form.number, rows, columns, dtype_of(dtype))
+
+    return Launch(
+        run=run,
+        reference=lambda: references.dequantize(form, data),
+        redraw=lambda seed: references.redraw_blocks(seed, form, data),
+        tolerance=Tolerance(
+            relative=UNIT[dtype],
+            absolute=6 * UNIT["float16"],
+            source="computed in half precision: at most three roundings of terms of at most 2, then to the dtype",
+        ),
+    )
+
+
+def _matrix(operator: str, dtype: str, name: str, vectors: int, rows: int, columns: int) -> Launch:
+    form = references.FORMATS[name]
+    data = _weights(form, rows, columns)
+    (x,) = tensors(dtype, (vectors, columns))
+    launch = getattr(torch.ops.sgl_kernel, operator).default
+
+    def fill(seed: int) -> None:
+        references.redraw_blocks(seed, form, data)
+        redraw(seed + 100, x)
+
+    return Launch(
+        run=lambda: launch(data, x, form.number, rows),
+        reference=lambda: references.eight_bits(x) @ references.dequantize(form, data).t(),
+        redraw=fill,
+        tolerance=_product(dtype, columns),
+    )
+
+
+@case("sgl_kernel::ggml_mul_mat_vec_a8")
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("dtype", "vectors"), [("float16", 1), ("bfloat16", 5)])
+def test_ggml_mul_mat_vec_a8(name: str, dtype: str, vectors: int) -> Launch:
+    return _matrix("ggml_mul_mat_vec_a8", dtype, name, vectors, 333, 1024)
+
+
+@case("sgl_kernel::ggml_mul_mat_a8")
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("dtype", "vectors"), [("float16", 8), ("bfloat16", 513)])
+def test_ggml_mul_mat_a8(name: str, dtype: str, vectors: int) -> Launch:
+    return _matrix("ggml_mul_mat_a8", dtype, name, vectors, 333, 1024)
+
+
+def _experts(form: references.Format, x: Any, data: Any, ids: Any) -> Any:
+    """Each copy of a token times the weights of its expert."""
+    tokens = references.eight_bits(x)
+    weights = references.dequantize(form, data)
+    return torch.einsum("td,tkrd->tkr", tokens, weights[ids.long()]).flatten(0, 1)
+
+
+@case("sgl_kernel::ggml_moe_a8")
+@pytest.mark.parametrize("name", FORMATS)
+def test_ggml_moe_a8(name: str) -> Launch:
+    form = references.FORMATS[name]
+    tokens, topk, experts, rows, columns = 37, 2, 4, 96, 512
+    data, ids = _weights(form, experts, rows, columns), integers((tokens, topk))
+    (x,) = tensors("float16", (tokens, columns))
+    room = (tokens * topk + experts * (BLOCK - 1) + BLOCK - 1) // BLOCK * BLOCK
+    slots, owners, padded = integers((room,)), integers((room // BLOCK,)), integers((1,))
+
+    def run() -> object:
+        return torch.ops.sgl_kernel.ggml_moe_a8.default(x, data, slots, owners, padded, form.number, rows, topk, tokens)
+
+    def fill(seed: int) -> None:
+        references.redraw_blocks(seed, form, data)
+        redraw(seed + 100, x)
+        redraw_integers(seed + 200, 0, experts, ids)
+        for target, source in zip((padded, owners, slots), moe.align(ids, BLOCK, experts, room), strict=True):
+            target.copy_(source)
+
+    return Launch(
+        run=run,
+        reference=lambda: _experts(form, x, data, ids),
+        redraw=fill,
+        tolerance=_product("float16", columns),
+    )
+
+
+@case("sgl_kernel::ggml_moe_a8_vec")
+@pytest.mark.parametrize("name", FORMATS)
+def test_ggml_moe_a8_vec(name: str) -> Launch:
+    form = references.FORMATS[name]
+    tokens, topk, experts, rows, columns = 5, 2, 4, 96, 512
+    data, ids = _weights(form, experts, rows, columns), integers((tokens, topk))
+    (x,) = tensors("bfloat16", (tokens, columns))
+
+    def run() -> object:
+        return torch.ops.sgl_kernel.ggml_moe_a8_vec.default(x, data, ids, topk, form.number, rows, tokens)
+
+    def fill(seed: int) -> None:
+        references.redraw_blocks(seed, form, data)
+        redraw(seed + 100, x)
+        redraw_integers(seed + 200, 0, experts, ids)
+
+    return Launch(
+        run=run,
+        reference=lambda: _experts(form, x, data, ids),
+        redraw=fill,
+        tolerance=_product("bfloat16", columns),
+    )
+
+
+@case("sgl_kernel::ggml_moe_get_block_size")
+def test_ggml_moe_get_block_size() -> Launch:
+    raise NotRun("registered for CUDA tensors alone and takes none, so the dispatcher never chooses it")
