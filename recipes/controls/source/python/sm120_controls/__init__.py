@@ -1,6 +1,6 @@
 """Operators ``torch.ops.sm120_controls.*`` that are faulty on purpose: what a smoke test must not pass.
 
-Each should give ``2 * x + 1`` for a float32 tensor on a GPU, and each but ``good`` is wrong in the way that its name says.
+Each should give ``2 * x + 1`` for a float32 tensor on a GPU; each but ``good`` is wrong in the way that its name says.
 """
 
 from __future__ import annotations
