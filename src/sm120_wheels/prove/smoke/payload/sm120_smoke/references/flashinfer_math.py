@@ -29,8 +29,8 @@ def to_fp8(values: Any, dtype: Any) -> Any:
 def frequencies(dim: int, *, theta: float, scale: float, llama31: bool = False) -> Any:
     """Radians for each position and pair, float64, shape ``(dim / 2,)``.
 
-    With ``llama31`` low frequencies are divided by ``scale``, high ones are kept, and those between are mixed (Llama 3.1:
-    low and high factor 1 and 4, 8192 positions of the older context).
+    With ``llama31`` low frequencies are divided by ``scale``, high ones are kept, and those between are mixed, with the
+    low and high factor (1 and 4) and the older context (8192 positions) of Llama 3.1.
     """
     plain = torch.pow(torch.tensor(theta, dtype=torch.float64), -torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if not llama31:

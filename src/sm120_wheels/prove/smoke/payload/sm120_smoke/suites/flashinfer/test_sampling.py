@@ -1,7 +1,7 @@
 """flashinfer's sampling. What is drawn is compared by its frequencies, and by what must never be drawn.
 
-The probability of the r-th most likely of a row falls as ``0.8 ** r``, in an order of its own for each row: where top-k,
-top-p and min-p cut is then far from where float32 sums could move it.
+The probability of the r-th most likely of a row falls as ``0.8 ** r``, in an order of its own for each row, so
+that float32 sums cannot move the places where top-k, top-p and min-p cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sm120_smoke.tolerance import rounding
 
 ROWS, CLASSES = 8192, 509
 K, P, MIN_P = 8, 0.9, 0.1
-#: Ranks that top-p keeps: 1 - 0.8**10 = 0.893 < P <= 0.914 = 1 - 0.8**11. Those that min-p keeps: 0.8**10 = 0.107 >= MIN_P.
+#: How many are kept. top-p: 1 - 0.8**10 = 0.893 < P <= 0.914 = 1 - 0.8**11. min-p: 0.8**10 = 0.107 >= MIN_P.
 KEPT = {"top_p": 11, "top_k": K, "min_p": 11, "top_k_top_p": K, "plain": CLASSES}
 _SUM = rounding("float32", float32_steps=64, source="float32 sums of a row, one division")
 
@@ -39,7 +39,7 @@ class _Rows:
         keys = torch.rand(self.rank.shape, generator=generator, device="cuda")
         self.rank.copy_(keys.argsort(dim=1))
         self.probs.copy_(self.by_rank[self.rank])
-        self.logits.copy_(self.by_rank.log()[self.rank])
+        self.logits.copy_(self.rank * math.log(0.8))
         self.seed.fill_(12345 + seed)
         self.offset.fill_(64 * seed)
 
@@ -171,7 +171,7 @@ def test_top_k_mask_logits(count: int, classes: int) -> Launch:
 @case("flashinfer.sampling::chain_speculative_sampling")
 @pytest.mark.parametrize(("batch", "tokens", "classes"), [(1, 1, 64), (19, 4, 1031)])
 def test_chain_speculative_sampling(batch: int, tokens: int, classes: int) -> Launch:
-    """Certain probabilities leave nothing to chance: every second request agrees with its draft, the others with none."""
+    """Nothing is left to chance: every second request agrees with its draft, the others with none of it."""
     import flashinfer
 
     draft, target = tensors("float32", (batch, tokens, classes), (batch, tokens + 1, classes))
