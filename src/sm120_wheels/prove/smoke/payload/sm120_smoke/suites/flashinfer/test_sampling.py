@@ -45,10 +45,12 @@ class _Rows:
 
     def frequencies(self, samples: Any, kept: int) -> list[Any]:
         """How often each rank was drawn (of those that may be), and how often anything else was."""
-        drawn = self.rank.gather(1, samples.long().view(-1, 1)).view(-1)
+        given = samples.long()
+        inside = (given >= 0) & (given < self.by_rank.numel())  # what is no class at all must not be looked up
+        drawn = self.rank.gather(1, torch.where(inside, given, 0).view(-1, 1)).view(-1)
         share = torch.zeros(self.by_rank.shape, dtype=torch.float64, device="cuda")
-        share.scatter_add_(0, drawn, torch.full(drawn.shape, 1.0 / drawn.numel(), dtype=torch.float64, device="cuda"))
-        return [share[:kept], share[kept:].sum().view(1)]
+        share.scatter_add_(0, drawn, inside.double() / drawn.numel())
+        return [share[:kept], (share[kept:].sum() + (~inside).double().mean()).view(1)]
 
     def expected(self, kept: int) -> list[Any]:
         wanted = self.by_rank[:kept] / self.by_rank[:kept].sum()
