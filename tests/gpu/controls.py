@@ -48,10 +48,10 @@ def expectations(*, sanitizer: bool = False) -> dict[str, Expected]:
 
 
 def control_of(case: str) -> str:
-    """``returns_zeros`` of ``…::test_control[returns_zeros]``, and the function's name of a case without parameters."""
+    """``returns_zeros`` of ``…::test_control[returns_zeros]``, ``never_returns`` of ``…::test_never_returns``."""
     function = case.rpartition("::")[2]
     _, bracket, rest = function.partition("[")
-    return rest.removesuffix("]") if bracket else function
+    return rest.removesuffix("]") if bracket else function.removeprefix("test_")
 
 
 def problem(case: Mapping[str, Any], expected: Expected | None) -> str:
