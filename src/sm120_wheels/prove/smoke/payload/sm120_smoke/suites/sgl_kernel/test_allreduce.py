@@ -54,8 +54,6 @@ class _Group:
 
 @case("sgl_kernel::all_reduce", needs=TWO, deadline=60)
 def test_all_reduce() -> Launch:
-    import sgl_kernel  # noqa: F401
-
     group = _Group()
     handle = group.open()
     keys = [(dtype, count) for dtype in DTYPES for count in COUNTS]
@@ -95,8 +93,6 @@ def test_all_reduce() -> Launch:
     deadline=60,
 )
 def test_graph_buffers() -> Launch:
-    import sgl_kernel  # noqa: F401
-
     dtype, count = "bfloat16", 4104
     group, runtime = _Group(), Runtime()
     here, operators = group.here, group.operators
