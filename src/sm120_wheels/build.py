@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sm120_wheels import backends, files, patch, paths, recipe
+from sm120_wheels import backends, files, measured, patch, paths, recipe
 from sm120_wheels.console import note
+from sm120_wheels.errors import UnsupportedTargetError
 from sm120_wheels.fetch import fetch_source
+from sm120_wheels.matrix.names import platform_name
 from sm120_wheels.plan import BuildRequest, Plan, make_plan
 from sm120_wheels.provision import Provisioned, provision
 from sm120_wheels.recipe import PackageVersion
@@ -69,6 +71,7 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
     BusyError.
     """
     plan = make_plan(request)
+    _refuse_other_platform(plan)
     _, pins = recipe.load(plan.recipe).version(plan.version)
     key = _work_key(plan, options)
     work = WorkFolder(root=paths.build_root() / f"{plan.identifier}-{key[:10]}", key=key)
@@ -78,7 +81,7 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
     ):
         done = work.read("finish")
         if done is not None and _wheels_are_there(done["output"]):
-            return _result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True)
+            return _measured(_result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True))
         work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
         fetched = _fetch(plan, pins, work, options.settings)
         patched = _patch(plan, pins, work, fetched["output"])
@@ -105,7 +108,22 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         finished = _finish(plan, work, patched["output"], provisioned, compiled["output"])
         if not options.keep_work:
             _drop_bulk(work)
-    return _result(plan, work, finished["output"], up_to_date=False)
+    return _measured(_result(plan, work, finished["output"], up_to_date=False))
+
+
+def _refuse_other_platform(plan: Plan) -> None:
+    if plan.platform != (here := platform_name()):
+        raise UnsupportedTargetError(
+            f"{plan.identifier} cannot be built here",
+            why=f"it is for {plan.platform}; this machine is {here}, and nothing is compiled across platforms",
+            hint=f"run the same command on a {plan.platform.removeprefix('linux_')} machine",
+        )
+
+
+def _measured(result: BuildResult) -> BuildResult:
+    """Leave what the build cost beside its wheels."""
+    measured.write_beside(result.wheels, identifier=result.plan.identifier, key=result.plan.key, stages=result.stages)
+    return result
 
 
 def _work_key(plan: Plan, options: BuildOptions) -> str:

@@ -93,6 +93,18 @@ class SettingError(Sm120Error):
     exit_code = 17
 
 
+class EmptySelectionError(Sm120Error):
+    """Selectors that leave nothing of the matrix."""
+
+    exit_code = 18
+
+
+class DuplicateIdentifierError(Sm120Error):
+    """Two different builds of the matrix that would have one name."""
+
+    exit_code = 19
+
+
 # 2x: bringing sources and tools here
 
 
