@@ -267,6 +267,18 @@ class RemoteError(Sm120Error):
     exit_code = 82
 
 
+class ReleaseFailedError(Sm120Error):
+    """Something that must be green before a publish is not."""
+
+    exit_code = 83
+
+
+class ReleaseIncompleteError(Sm120Error):
+    """Nothing failed before a publish, but something that must be known was not run."""
+
+    exit_code = 84
+
+
 class Interrupted(Sm120Error):  # noqa: N818 - an event, not an error: what is done is kept
     """Ctrl-C or SIGTERM. 128 + SIGINT, as shells expect."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.index.makewheel import make_wheel
+from tests.support.inprocess import in_process
 from tests.support.world import World, git_source, recipe_toml
 
 PAIRS = '{ cuda = "13.0", torch = "2.11.0", python = ["3.10", "3.11", "3.12", "3.13"] }, '
@@ -16,7 +17,8 @@ NAME = "demo-1.0-cu130-torch2.11-cp310_abi3-sm120a-linux_x86_64"
 
 
 @pytest.fixture
-def world(world: World) -> World:
+def world(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> World:
+    in_process(world, monkeypatch, capsys)
     text = recipe_toml(sources=git_source("1" * 40), pairings=PAIRS, extra='abi3 = "3.10"')
     world.recipe("demo", text)
     return world
