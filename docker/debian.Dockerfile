@@ -29,9 +29,9 @@ WORKDIR /usr/src/python
 RUN curl --fail --silent --show-error --location --output ../python.tar.gz "${PYTHON_SOURCE}" && \
     echo "${PYTHON_SHA256}  ../python.tar.gz" | sha256sum --check --quiet && \
     tar --extract --gzip --strip-components=1 --file ../python.tar.gz && \
-    ./configure --quiet --prefix=/opt/python --without-static-libpython --with-ensurepip=install && \
-    make --silent "--jobs=$(nproc)" && make --silent install && \
-    find /opt/python -name test -type d -prune -exec rm -r {} +
+    ./configure --quiet --prefix=/opt/python --without-static-libpython --with-ensurepip=install \
+      --disable-test-modules OPT="-O1 -DNDEBUG" && \
+    make --silent "--jobs=$(nproc)" && make --silent install
 
 FROM system
 # hadolint ignore=DL3008

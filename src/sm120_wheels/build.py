@@ -82,22 +82,9 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         done = work.read("finish")
         if done is not None and _wheels_are_there(done["output"]):
             return _measured(_result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True))
-        work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
-        fetched = _fetch(plan, pins, work, options.settings)
-        patched = _patch(plan, pins, work, fetched["output"])
+        patched = sources(plan, pins, work, options.settings)
         started = time.monotonic()
-        provisioned = provision(
-            plan,
-            cache_root=paths.cache_root(),
-            offline=options.settings.offline,
-            cuda_source=options.cuda_source,
-            cuda_home=options.cuda_home,
-            host_compiler=options.host_compiler,
-            environment=options.environment,
-            torch_runtime=pins.torch_runtime,
-            cuda_needs=pins.cuda_needs,
-            tools=pins.tools,
-        )
+        provisioned = toolchain(plan, pins, options)
         work.run(
             "provision",
             provisioned.record,
@@ -163,6 +150,29 @@ def _result(plan: Plan, work: WorkFolder, finished: dict[str, Any], *, up_to_dat
     return BuildResult(
         plan=plan, wheels=tuple(finished["wheels"]), work=work.root, up_to_date=up_to_date, stages=records
     )
+
+
+def toolchain(plan: Plan, pins: PackageVersion, options: BuildOptions) -> Provisioned:
+    """CUDA, the Python environment and libnuma of a build, found or made."""
+    return provision(
+        plan,
+        cache_root=paths.cache_root(),
+        offline=options.settings.offline,
+        cuda_source=options.cuda_source,
+        cuda_home=options.cuda_home,
+        host_compiler=options.host_compiler,
+        environment=options.environment,
+        torch_runtime=pins.torch_runtime,
+        cuda_needs=pins.cuda_needs,
+        tools=pins.tools,
+    )
+
+
+def sources(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Settings) -> Record:
+    """The first stages: plan, fetch, patch. The patched sources then lie in ``work.sources``."""
+    work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
+    fetched = _fetch(plan, pins, work, settings)
+    return _patch(plan, pins, work, fetched["output"])
 
 
 def _fetch(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Settings) -> Record:

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("sm120_wheels.cli.build:command", "Build a recipe into wheels."),
     "plan": ("sm120_wheels.cli.plan:command", "Show what a build would use, before anything is downloaded."),
     "matrix": ("sm120_wheels.cli.matrix:command", "List, select, explain, build and cover what the recipes give."),
+    "prepare": ("sm120_wheels.cli.prepare:command", "Sources, patches and tools for another build frontend."),
     "check": ("sm120_wheels.cli.check:command", "Validate recipes, patches and locks."),
     "doctor": ("sm120_wheels.cli.doctor:command", "Tell what this machine can build, and how to mend the rest."),
     "lock": ("sm120_wheels.cli.lock:command", "Write the hash-locked requirement files again."),
