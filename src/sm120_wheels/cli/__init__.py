@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("sm120_wheels.cli.audit:command", "Show what GPU code a wheel carries, and what a GPU would make of it."),
     "index": ("sm120_wheels.cli.index:command", "Publish wheels, look after the index, serve it, push it elsewhere."),
     "which": ("sm120_wheels.cli.which:command", "Say which published wheel fits this machine, or why none does."),
+    "image": ("sm120_wheels.cli.image:command", "Build an image to build or serve in, if everything in it is pinned."),
     "summary": ("sm120_wheels.cli.summary:command", "One table of wheels: cost, size, hash, and what is proved."),
     "release-check": ("sm120_wheels.cli.release_check:command", "Everything that must be green before a publish."),
     "equivalence": ("sm120_wheels.cli.equivalence:command", "Compare two builds' machine code, kernel by kernel."),
