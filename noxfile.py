@@ -61,6 +61,25 @@ def plan(session: nox.Session) -> None:
 
 
 @nox.session
+def matrix(session: nox.Session) -> None:
+    """List, select, explain or build the matrix of all recipes: nox -s matrix -- --only 'sglang_kernel-*' --json"""
+    _sm120(session, "matrix")
+
+
+@nox.session
+def summary(session: nox.Session) -> None:
+    """One table of wheels, also on the page of a CI run: nox -s summary -- dist/"""
+    _sm120(session, "summary")
+
+
+@nox.session
+def release_check(session: nox.Session) -> None:
+    """Everything that must be green before a publish: nox -s release_check -- dist/ --tests-report FILE"""
+    session.install("-e", ".", "--group=dev")
+    session.run("sm120", "release-check", *session.posargs)
+
+
+@nox.session
 def doctor(session: nox.Session) -> None:
     """Tell what this machine can build, and the command that mends what it cannot."""
     _sm120(session, "doctor")

@@ -79,13 +79,7 @@ def _cmake(
     provisioned: Provisioned,
     session: CompileSession,
 ) -> Path:
-    defines = dict(plan.defines)
-    for planned in plan.sources:
-        if planned.fetchcontent:
-            into = pins.sources[planned.name].into or planned.name
-            defines[f"FETCHCONTENT_SOURCE_DIR_{planned.fetchcontent.upper()}"] = str(work.sources / into)
-    if provisioned.numa:
-        defines |= provisioned.numa.cmake_defines()
+    defines = cmake_defines(plan, pins, work, provisioned)
     stable = _stable(work.sources, work, patched, provisioned, lean_headers=plan.lean_headers)
     request = cmake.CmakeBuild(
         project=work.sources / pins.main / pins.directory,
@@ -108,6 +102,16 @@ def _cmake(
         log=work.log,
     )
     return cmake.build(request)
+
+
+def cmake_defines(plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned) -> dict[str, str]:
+    """What a plan gives to CMake: its own definitions, where the sources lie that CMake would fetch, libnuma."""
+    defines = dict(plan.defines)
+    for planned in plan.sources:
+        if planned.fetchcontent:
+            into = pins.sources[planned.name].into or planned.name
+            defines[f"FETCHCONTENT_SOURCE_DIR_{planned.fetchcontent.upper()}"] = str(work.sources / into)
+    return defines | (provisioned.numa.cmake_defines() if provisioned.numa else {})
 
 
 def _flashinfer(

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sm120_wheels import backends, files, patch, paths, recipe
+from sm120_wheels import backends, files, measured, patch, paths, recipe
 from sm120_wheels.console import note
+from sm120_wheels.errors import UnsupportedTargetError
 from sm120_wheels.fetch import fetch_source
+from sm120_wheels.matrix.names import platform_name
 from sm120_wheels.plan import BuildRequest, Plan, make_plan
 from sm120_wheels.provision import Provisioned, provision
 from sm120_wheels.recipe import PackageVersion
@@ -69,6 +71,7 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
     BusyError.
     """
     plan = make_plan(request)
+    _refuse_other_platform(plan)
     _, pins = recipe.load(plan.recipe).version(plan.version)
     key = _work_key(plan, options)
     work = WorkFolder(root=paths.build_root() / f"{plan.identifier}-{key[:10]}", key=key)
@@ -78,23 +81,10 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
     ):
         done = work.read("finish")
         if done is not None and _wheels_are_there(done["output"]):
-            return _result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True)
-        work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
-        fetched = _fetch(plan, pins, work, options.settings)
-        patched = _patch(plan, pins, work, fetched["output"])
+            return _measured(_result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True))
+        patched = sources(plan, pins, work, options.settings)
         started = time.monotonic()
-        provisioned = provision(
-            plan,
-            cache_root=paths.cache_root(),
-            offline=options.settings.offline,
-            cuda_source=options.cuda_source,
-            cuda_home=options.cuda_home,
-            host_compiler=options.host_compiler,
-            environment=options.environment,
-            torch_runtime=pins.torch_runtime,
-            cuda_needs=pins.cuda_needs,
-            tools=pins.tools,
-        )
+        provisioned = toolchain(plan, pins, options)
         work.run(
             "provision",
             provisioned.record,
@@ -105,7 +95,22 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         finished = _finish(plan, work, patched["output"], provisioned, compiled["output"])
         if not options.keep_work:
             _drop_bulk(work)
-    return _result(plan, work, finished["output"], up_to_date=False)
+    return _measured(_result(plan, work, finished["output"], up_to_date=False))
+
+
+def _refuse_other_platform(plan: Plan) -> None:
+    if plan.platform != (here := platform_name()):
+        raise UnsupportedTargetError(
+            f"{plan.identifier} cannot be built here",
+            why=f"it is for {plan.platform}; this machine is {here}, and nothing is compiled across platforms",
+            hint=f"run the same command on a {plan.platform.removeprefix('linux_')} machine",
+        )
+
+
+def _measured(result: BuildResult) -> BuildResult:
+    """Leave what the build cost beside its wheels."""
+    measured.write_beside(result.wheels, identifier=result.plan.identifier, key=result.plan.key, stages=result.stages)
+    return result
 
 
 def _work_key(plan: Plan, options: BuildOptions) -> str:
@@ -145,6 +150,29 @@ def _result(plan: Plan, work: WorkFolder, finished: dict[str, Any], *, up_to_dat
     return BuildResult(
         plan=plan, wheels=tuple(finished["wheels"]), work=work.root, up_to_date=up_to_date, stages=records
     )
+
+
+def toolchain(plan: Plan, pins: PackageVersion, options: BuildOptions) -> Provisioned:
+    """CUDA, the Python environment and libnuma of a build, found or made."""
+    return provision(
+        plan,
+        cache_root=paths.cache_root(),
+        offline=options.settings.offline,
+        cuda_source=options.cuda_source,
+        cuda_home=options.cuda_home,
+        host_compiler=options.host_compiler,
+        environment=options.environment,
+        torch_runtime=pins.torch_runtime,
+        cuda_needs=pins.cuda_needs,
+        tools=pins.tools,
+    )
+
+
+def sources(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Settings) -> Record:
+    """The first stages: plan, fetch, patch. The patched sources then lie in ``work.sources``."""
+    work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
+    fetched = _fetch(plan, pins, work, settings)
+    return _patch(plan, pins, work, fetched["output"])
 
 
 def _fetch(plan: Plan, pins: PackageVersion, work: WorkFolder, settings: Settings) -> Record:

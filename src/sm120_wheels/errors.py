@@ -93,6 +93,18 @@ class SettingError(Sm120Error):
     exit_code = 17
 
 
+class EmptySelectionError(Sm120Error):
+    """Selectors that leave nothing of the matrix."""
+
+    exit_code = 18
+
+
+class DuplicateIdentifierError(Sm120Error):
+    """Two different builds of the matrix that would have one name."""
+
+    exit_code = 19
+
+
 # 2x: bringing sources and tools here
 
 
@@ -265,6 +277,18 @@ class RemoteError(Sm120Error):
     """The place an index is pushed to refused, or could not be reached; what it shows is still whole."""
 
     exit_code = 82
+
+
+class ReleaseFailedError(Sm120Error):
+    """Something that must be green before a publish is not."""
+
+    exit_code = 83
+
+
+class ReleaseIncompleteError(Sm120Error):
+    """Nothing failed before a publish, but something that must be known was not run."""
+
+    exit_code = 84
 
 
 class Interrupted(Sm120Error):  # noqa: N818 - an event, not an error: what is done is kept

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sm120_wheels import __version__, files, headers, matrix, patch, paths, recipe
+from sm120_wheels import __version__, files, headers, patch, paths, recipe
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import (
     RecipeInvalidError,
@@ -25,6 +25,7 @@ from sm120_wheels.errors import (
     near_misses,
 )
 from sm120_wheels.fetch import folder_pin
+from sm120_wheels.matrix import names
 from sm120_wheels.pinned_files import lock_files, recipe_files
 from sm120_wheels.recipe import PackageVersion, Pairing, Recipe
 from sm120_wheels.wheel.version import local_version
@@ -52,6 +53,8 @@ class BuildRequest:
     """Groups of patches to leave out."""
     whole_headers: bool = False
     """Compile with the libraries' own headers, not the recipe's lean ones."""
+    platform: str | None = None
+    """``linux_aarch64``; None is this machine's. Another one's can be planned, not built."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +167,7 @@ def make_plan(
         for name, source in pins.sources.items()
         if not source.components or built & set(source.components)
     )
-    names = {source.name for source in sources}
+    of_sources = {source.name for source in sources}
     for one in chosen:
         if one.source and one.source not in pins.sources:
             raise RecipeInvalidError(
@@ -191,7 +194,7 @@ def make_plan(
         torch=pairing.torch,
         python=python,
         python_tag=tag,
-        platform=matrix.platform_name(),
+        platform=_platform(request),
         wheel_version=wheel_version,
         components=components,
         main=pins.main,
@@ -200,7 +203,7 @@ def make_plan(
         patches=tuple(
             PlannedPatch(name=p.name, subject=p.subject, source=p.source or pins.main, sha256=p.sha256)
             for p in chosen
-            if (p.source or pins.main) in names
+            if (p.source or pins.main) in of_sources
         ),
         without_patches=tuple(sorted(set(request.without_patches))),
         lean_headers=lean_headers,
@@ -226,7 +229,7 @@ def make_plan(
     return Plan(
         **{
             **{name: getattr(undecided, name) for name in values},
-            "identifier": matrix.build_identifier(
+            "identifier": names.build_identifier(
                 distribution=pins.distribution,
                 version=number,
                 cuda=pairing.cuda,
@@ -245,9 +248,8 @@ def _is_aot(package: Recipe) -> bool:
 
 
 def _archs(request: BuildRequest, package: Recipe) -> tuple[Arch, ...]:
-    names = request.archs or (package.architectures.default,)
     chosen: list[Arch] = []
-    for text in names:
+    for text in request.archs or (package.architectures.default,):
         arch = Arch.parse(text)
         if reason := package.architectures.refused.get(str(arch)):
             raise UnsupportedTargetError(
@@ -262,6 +264,17 @@ def _archs(request: BuildRequest, package: Recipe) -> tuple[Arch, ...]:
         if arch not in chosen:
             chosen.append(arch)
     return tuple(sorted(chosen))
+
+
+def _platform(request: BuildRequest) -> str:
+    if request.platform is None:
+        return names.platform_name()
+    if request.platform not in names.PLATFORMS:
+        raise UnsupportedTargetError(
+            f"nothing is built for the platform {request.platform!r}",
+            hint=near_misses(request.platform, names.PLATFORMS),
+        )
+    return request.platform
 
 
 def _try_archs(package: Recipe) -> str:
@@ -286,7 +299,7 @@ def _pairing(
             _refuse_torch(request.torch, cuda, package, number, pins)
         fitting = wanted
     pairing = fitting[0]
-    built_for = matrix.torch_cuda(pairing.torch)
+    built_for = names.torch_cuda(pairing.torch)
     if built_for and built_for.split(".")[0] != cuda.split(".")[0]:
         raise UnsupportedTargetError(
             f"torch {pairing.torch} does not go with CUDA {cuda}",
@@ -306,7 +319,7 @@ def _pairing(
 def _refuse_torch(torch: str, cuda: str, package: Recipe, number: str, pins: PackageVersion) -> None:
     pairs = ", ".join(f"CUDA {p.cuda} with torch {p.torch}" for p in pins.pairings)
     try:
-        built_for = matrix.torch_cuda(str(Version(torch)))
+        built_for = names.torch_cuda(str(Version(torch)))
     except ValueError:
         built_for = None
     why = f"pinned pairings: {pairs}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,15 @@ def print_plan(plan: Plan) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         out.print(f"{name:<{width}}  {value}", markup=False)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines of aligned text; the last column is as wide as it likes."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]) - 1)] if rows else []
+    return [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:-1], widths, strict=True)), row[-1]]).rstrip()
+        for row in rows
+    ]
 
 
 def print_build(result: BuildResult) -> None:

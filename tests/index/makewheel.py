@@ -26,6 +26,7 @@ def make_wheel(
     content: bytes = b"answer = 42\n",
     audit: dict[str, str] | None = None,
     sbom: bytes | None = b'{"bomFormat":"CycloneDX"}\n',
+    extra: dict[str, bytes] | None = None,
 ) -> Path:
     """Write a valid wheel, and beside it an audit with these verdicts (an empty one for none)."""
     module = name.replace("-", "_")
@@ -37,6 +38,7 @@ def make_wheel(
     tags = [f"Tag: {p}-{abi}-{platform}" for p in python.split(".") for platform in platforms.split(".")]
     members: dict[str, bytes] = {
         f"{module}/__init__.py": content,
+        **(extra or {}),
         f"{info}/METADATA": ("\n".join(metadata) + "\n").encode(),
         f"{info}/WHEEL": ("\n".join(["Wheel-Version: 1.0", "Root-Is-Purelib: false", *tags]) + "\n").encode(),
     }

@@ -22,6 +22,8 @@ from sm120_wheels.errors import Interrupted, Sm120Error
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("sm120_wheels.cli.build:command", "Build a recipe into wheels."),
     "plan": ("sm120_wheels.cli.plan:command", "Show what a build would use, before anything is downloaded."),
+    "matrix": ("sm120_wheels.cli.matrix:command", "List, select, explain, build and cover what the recipes give."),
+    "prepare": ("sm120_wheels.cli.prepare:command", "Sources, patches and tools for another build frontend."),
     "check": ("sm120_wheels.cli.check:command", "Validate recipes, patches and locks."),
     "doctor": ("sm120_wheels.cli.doctor:command", "Tell what this machine can build, and how to mend the rest."),
     "lock": ("sm120_wheels.cli.lock:command", "Write the hash-locked requirement files again."),
@@ -33,6 +35,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "smoke": ("sm120_wheels.cli.smoke:command", "Launch a wheel's operators on a GPU and check what they compute."),
     "index": ("sm120_wheels.cli.index:command", "Publish wheels, look after the index, serve it, push it elsewhere."),
     "which": ("sm120_wheels.cli.which:command", "Say which published wheel fits this machine, or why none does."),
+    "image": ("sm120_wheels.cli.image:command", "Build an image to build or serve in, if everything in it is pinned."),
+    "summary": ("sm120_wheels.cli.summary:command", "One table of wheels: cost, size, hash, and what is proved."),
+    "release-check": ("sm120_wheels.cli.release_check:command", "Everything that must be green before a publish."),
     "equivalence": ("sm120_wheels.cli.equivalence:command", "Compare two builds' machine code, kernel by kernel."),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -55,13 +57,14 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """RECIPE and what of it is built: version, CUDA, torch, architecture, Python, components; gives one ``request``."""
 
     @functools.wraps(function)
-    def with_request(recipe: str, **values: Any) -> Any:
+    def with_request(recipe: str | None, identifier: str | None, **values: Any) -> Any:
         chosen = {name: values.pop(name) for name in _TARGET_FIELDS}
-        return function(request=BuildRequest(recipe=recipe, **chosen), **values)
+        return function(request=_request(recipe, identifier, chosen), **values)
 
     return _apply(
         with_request,
-        click.argument("recipe"),
+        click.argument("recipe", required=False),
+        click.option("--id", "identifier", metavar="ID", help="The build that `sm120 matrix` calls so, instead."),
         click.option("--version", "version", metavar="X.Y.Z", help="Upstream version. Default: the recipe's."),
         click.option("--cuda", metavar="X.Y", help="CUDA toolkit. Default: the recipe's first pairing."),
         click.option("--torch", metavar="X.Y", help="torch to compile against. Default: the one paired with --cuda."),
@@ -94,6 +97,69 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--profile", metavar="NAME", help="flashinfer: minimal (default), sglang or full set of modules."),
         click.option(
             "--modules", multiple=True, callback=_split, metavar="NAME,…", help="flashinfer: modules by name."
+        ),
+    )
+
+
+def _request(recipe: str | None, identifier: str | None, chosen: dict[str, Any]) -> BuildRequest:
+    if identifier is None:
+        if recipe is None:
+            raise click.UsageError("Missing argument 'RECIPE', or --id with an identifier of `sm120 matrix`.")
+        return BuildRequest(recipe=recipe, **chosen)
+    from sm120_wheels.matrix.lookup import find_job
+
+    for name, option in (("version", "--version"), ("cuda", "--cuda"), ("torch", "--torch"), ("archs", "--arch")):
+        if chosen[name]:
+            raise click.UsageError(f"--id decides the build, so {option} cannot be given too.")
+    request = find_job(identifier).request
+    if recipe is not None and recipe.replace("_", "-").lower() != request.recipe:
+        raise click.UsageError(f"{identifier} belongs to the recipe {request.recipe}, not to {recipe}.")
+    return replace(request, **{name: value for name, value in chosen.items() if value})
+
+
+def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How a build is run, and where sources and tools come from; gives one ``options`` (a BuildOptions)."""
+
+    @functools.wraps(function)
+    def with_options(
+        *,
+        jobs: int | None,
+        memory: int | None,
+        mirror: str | None,
+        offline: bool | None,
+        cuda_source: str,
+        cuda_home: str | None,
+        host_compiler: str | None,
+        environment: str | None,
+        keep_work: bool,
+        **values: Any,
+    ) -> Any:
+        from sm120_wheels import settings
+        from sm120_wheels.build import BuildOptions
+
+        options = BuildOptions(
+            jobs=jobs,
+            memory=memory,
+            settings=settings.resolve(mirror=mirror, offline=offline),
+            cuda_source=cuda_source,  # type: ignore[arg-type]  # click.Choice holds it to the literal's values
+            cuda_home=Path(cuda_home).absolute() if cuda_home else None,
+            host_compiler=Path(host_compiler) if host_compiler else None,
+            environment=Path(environment) if environment else None,
+            keep_work=keep_work,
+        )
+        return function(options=options, **values)
+
+    return _apply(
+        with_options,
+        click.option(
+            "--jobs", type=click.IntRange(min=1), metavar="N", help="Most compiles at once. Default: one per core."
+        ),
+        click.option(
+            "--memory", type=Bytes(), metavar="SIZE", help="Memory budget, e.g. 20GiB. Default: what is free."
+        ),
+        source_options,
+        click.option(
+            "--keep-work", is_flag=True, help="Keep patched sources and objects after a build that ended well."
         ),
     )
 

@@ -55,7 +55,8 @@ def inspect_wheel(path: Path, *, verify: bool = True) -> Inspected:
         version = str(Version(metadata["Version"]))
         labels = read_labels(version)
         build_json = _member(wheel, f"{info}/sm120/build.json")
-        build = _object(build_json, where=f"{path}: {info}/sm120/build.json") if build_json is not None else None
+        record = _object(build_json, where=f"{path}: {info}/sm120/build.json") if build_json is not None else None
+        build = _planned(record) if record is not None else None
         archs = _strings(build, "archs") or labels.archs
         torch = build.get("torch") if build else None
         return Inspected(
@@ -90,6 +91,13 @@ def _object(data: bytes, *, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WheelInvalidError("the wheel's build record is not an object", where=where)
     return value
+
+
+def _planned(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with what its plan says at hand, in the index's words: identifier, cuda, torch, archs, without."""
+    plan = record.get("plan")
+    told = {**(plan if isinstance(plan, dict) else {}), **record}
+    return {**told, "without": told.get("without") or told.get("left_out")}
 
 
 def _strings(record: dict[str, Any] | None, key: str) -> tuple[str, ...]:

@@ -203,6 +203,15 @@ def offered(index: str, project: str) -> list[Wheel]:
     return list(found.wheels)
 
 
+def catalogue(index: str) -> list[Wheel]:
+    """Every published wheel of an index in a folder, or at an address."""
+    if index.startswith(("http://", "https://")):
+        base = index if index.endswith("/") else f"{index}/"
+        return [wheel for name in _listed_by_server(base) for wheel in _offered_by_server(base, name)]
+    snapshot = present(Path(index))
+    return [wheel for name in sorted(snapshot.front().packages) for wheel in offered(index, name)]
+
+
 def address_of(wheel: Wheel, index: str) -> str:
     """Where a wheel's own file lies."""
     if index.startswith(("http://", "https://")):
@@ -241,15 +250,7 @@ def wheel_from_json(entry: dict[str, Any], project: str) -> Wheel:
 def _offered_by_server(base: str, project: str) -> list[Wheel]:
     page = _get(f"{base}simple/{quote(project)}/index.json")
     if page is None:
-        listing = _get(f"{base}simple/index.json")
-        if listing is None:
-            raise DownloadError(
-                "there is no index of this project's kind there",
-                where=base,
-                why="it has no simple/index.json",
-                hint="give the address of the page that lists the packages, without cu130/",
-            )
-        raise _unknown(project, base, [str(p["name"]) for p in listing["projects"]])
+        raise _unknown(project, base, _listed_by_server(base))
     try:
         return [wheel_from_json(entry, project) for entry in page["files"]]
     except (KeyError, TypeError, ValueError, ValidationError) as exc:
@@ -259,6 +260,19 @@ def _offered_by_server(base: str, project: str) -> list[Wheel]:
             why=f"its pages do not tell CUDA, torch and GPU targets ({exc!r})"[:300],
             hint="use pip or uv with it",
         ) from exc
+
+
+def _listed_by_server(base: str) -> list[str]:
+    """The names of all projects of an index at an address."""
+    listing = _get(f"{base}simple/index.json")
+    if listing is None:
+        raise DownloadError(
+            "there is no index of this project's kind there",
+            where=base,
+            why="it has no simple/index.json",
+            hint="give the address of the page that lists the packages, without cu130/",
+        )
+    return [str(p["name"]) for p in listing["projects"]]
 
 
 def _get(address: str) -> dict[str, Any] | None:

@@ -10,6 +10,9 @@ from packaging.version import Version
 
 from sm120_wheels.arch import Arch
 
+#: Platforms that wheels are planned for. The second is Arm servers and DGX Spark.
+PLATFORMS = ("linux_x86_64", "linux_aarch64")
+
 #: CUDA that the torch wheels on the package index are built for: first torch release of each. Read from the
 #: wheels' own ``torch.version.cuda`` and dependencies (torch 2.8 to 2.10, 2.11 to 2.14, 2.15).
 _TORCH_CUDA: tuple[tuple[str, str], ...] = (("2.15", "13.2"), ("2.11", "13.0"), ("2.8", "12.8"))
