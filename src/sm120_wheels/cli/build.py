@@ -9,7 +9,7 @@ import click
 
 from sm120_wheels import report, settings
 from sm120_wheels.build import BuildOptions, build
-from sm120_wheels.cli.options import Bytes, json_option, source_options, target_options
+from sm120_wheels.cli.options import Bytes, cache_options, json_option, source_options, target_options
 from sm120_wheels.console import out
 from sm120_wheels.plan import BuildRequest
 
@@ -19,6 +19,7 @@ from sm120_wheels.plan import BuildRequest
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Most compiles at once. Default: one per core.")
 @click.option("--memory", type=Bytes(), metavar="SIZE", help="Memory budget, e.g. 20GiB. Default: what is free.")
 @source_options
+@cache_options
 @click.option("--keep-work", is_flag=True, help="Keep patched sources and objects after a build that ended well.")
 @json_option
 def command(
@@ -31,6 +32,8 @@ def command(
     cuda_home: str | None,
     host_compiler: str | None,
     environment: str | None,
+    compiler_cache: str | None,
+    shared_cache: str | None,
     keep_work: bool,
     as_json: bool,
 ) -> None:
@@ -41,7 +44,9 @@ def command(
     options = BuildOptions(
         jobs=jobs,
         memory=memory,
-        settings=settings.resolve(mirror=mirror, offline=offline),
+        settings=settings.resolve(
+            mirror=mirror, offline=offline, compiler_cache=compiler_cache, shared_cache=shared_cache
+        ),
         cuda_source=cuda_source,  # type: ignore[arg-type]  # click.Choice holds it to the literal's values
         cuda_home=Path(cuda_home).absolute() if cuda_home else None,
         host_compiler=Path(host_compiler) if host_compiler else None,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from sm120_wheels.compile.cache.choice import CHOICES
 from sm120_wheels.plan import BuildRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -109,6 +110,24 @@ def source_options(function: F) -> F:
             "--environment",
             metavar="PYTHON",
             help="Build in this interpreter's environment, as in an image with torch; else one is made from locks.",
+        ),
+    )
+
+
+def cache_options(function: F) -> F:
+    """What keeps compiles for later ones."""
+    return _apply(
+        function,
+        click.option(
+            "--compiler-cache",
+            type=click.Choice(CHOICES),
+            help="Keep objects for later builds. Default: ccache where it is installed. Also SM120_COMPILER_CACHE.",
+        ),
+        click.option(
+            "--shared-cache",
+            metavar="ADDRESS",
+            help="Share them: redis://…, https://… or s3://…; also SM120_SHARED_CACHE. Credentials come from "
+            "SM120_SHARED_CACHE_USER, _PASSWORD, _TOKEN or files that …_FILE names.",
         ),
     )
 
