@@ -108,9 +108,7 @@ def environment(
         "SM120_CACHE_LAUNCHER": launcher,
         "SM120_CACHE_LINKS": str(links),
         "SM120_CACHE_NAMES": header_names_digest(places.header_folders),
-        "SM120_CACHE_ROOTS": "\n".join(
-            [f"{places.build_root}\t", *(f"{folder}\t{name}" for folder, name in places.roots.items())]
-        ),
+        "SM120_CACHE_ROOTS": "\n".join(f"{folder}\t{name}" for folder, name in _named(places).items()),
     }
 
 
@@ -131,10 +129,14 @@ def make_programs(*, python: str = sys.executable) -> Path:
     return folder
 
 
+def _named(places: Places) -> dict[Path, str]:
+    return {places.build_root: "build", **places.roots}
+
+
 def make_links(places: Places) -> Path:
     links = places.build_root / _LINKS
     links.mkdir(parents=True, exist_ok=True)
-    for folder, name in places.roots.items():
+    for folder, name in _named(places).items():
         link = links / name
         if link.is_symlink() and link.readlink() == folder:
             continue

@@ -31,6 +31,14 @@ import sys
 NAMES_DEFINE = "SM120_HEADER_NAMES"
 _HOST_NAMES = re.compile(r"(?:.*-)?(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+)(?:-[0-9.]+)?")
 _COMPILES = frozenset({"-c", "-dc", "-dw", "--compile", "--device-c", "--device-w"})
+#: nvcc's long words that ccache does not know, and the short ones that it does.
+_SHORT = {
+    "--compile": "-c",
+    "--dependency-output": "-MF",
+    "--generate-dependencies-with-compile": "-MD",
+    "--generate-nonsystem-dependencies-with-compile": "-MMD",
+    "--output-file": "-o",
+}
 #: What may stand between a delimiter and a path: an option that takes its value glued on.
 _BEFORE = r"((?:^|[\"'=,:; ])(?:-[A-Za-z]+)?)"
 _AFTER = r"(?=[/\"'=,:; ]|$)(?!/\.\.)"
@@ -44,18 +52,16 @@ def is_cacheable(command: list[str]) -> bool:
     """Whether it is a compile of one object by a compiler that we know. CMake's tries are not worth keeping."""
     name = os.path.basename(command[0])
     known = is_nvcc(command[0]) or _HOST_NAMES.fullmatch(name) is not None
-    return known and "-o" in command and not _COMPILES.isdisjoint(command) and "CMakeScratch" not in os.getcwd()
+    return known and not {"-o", "--output-file"}.isdisjoint(command) and not _COMPILES.isdisjoint(command) and "CMakeScratch" not in os.getcwd()
 
 
 def roots() -> list[tuple[str, str]]:
     """(folder, how it is named from the current folder), the longest first."""
-    links = os.environ["SM120_CACHE_LINKS"]
-    base = os.path.relpath(os.path.dirname(links), os.getcwd())
+    links = os.path.relpath(os.environ["SM120_CACHE_LINKS"], os.getcwd())
     found = []
     for line in os.environ["SM120_CACHE_ROOTS"].splitlines():
         folder, _, name = line.rpartition("\t")
-        inside = os.path.normpath(os.path.join(base, os.path.basename(links), name)) if name else base
-        found.append((folder, inside))
+        found.append((folder, os.path.join(links, name)))
     return sorted(found, key=lambda item: -len(item[0]))
 
 
@@ -95,7 +101,7 @@ def front(command: list[str]) -> list[str]:
         return [launcher, *command]  # the compiler will say what is wrong with the file
     named = roots()
     names = f"-D{NAMES_DEFINE}={os.environ['SM120_CACHE_NAMES']}"
-    return [os.environ["SM120_CACHE_CCACHE"], command[0], *(rewrite(a, named) for a in arguments), names]
+    return [os.environ["SM120_CACHE_CCACHE"], command[0], *(rewrite(_SHORT.get(a, a), named) for a in arguments), names]
 
 
 def _absolute_maps(compiler: str) -> list[str]:
@@ -117,8 +123,15 @@ def run(command: list[str]) -> int:
         with open(path, "rb") as stream:
             text = stream.read()
         with open(path, "wb") as stream:
-            stream.write(_relative(text, rb"^(\s*(?:\S+ ?: ?)?)"))
+            stream.write(_without_build_link(_relative(text, rb"^(\s*(?:\S+ ?: ?)?)")))
     return status if status >= 0 else 128 - status
+
+
+def _without_build_link(text: bytes) -> bytes:
+    """What is in the build folder is named as the build tool does, from that folder."""
+    links = os.path.relpath(os.environ["SM120_CACHE_LINKS"], os.getcwd())
+    base = os.path.dirname(links)
+    return text.replace(os.fsencode(f"{links}/build/"), os.fsencode(f"{base}/" if base else ""))
 
 
 def passes(dryrun: str) -> list[list[str]]:
