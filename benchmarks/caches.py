@@ -38,7 +38,7 @@ from sm120_wheels.compile.session import compile_session
 from sm120_wheels.wheel.reproducible import reproducible_build
 
 _LAUNCHER = re.compile(r"(?:\S*/sh \S*/stable-compile\.sh )?\S*/sm120-launch ")
-_SPACE = "sm120-bench"
+_SPACE = f"sm120-bench-{os.getpid()}"
 _OUTSIDE, _INSIDE = "10.213.77.1", "10.213.77.2"
 
 
@@ -127,9 +127,7 @@ def compile_once(machine: Machine, targets: tuple[str, ...], choice: Choice, add
             )
         )
         launcher = shlex.join([*stable.launcher, *session.launcher]) + " "
-        (build / "bench.ninja").write_text(
-            _LAUNCHER.sub(launcher, read(machine))
-        )
+        (build / "bench.ninja").write_text(_LAUNCHER.sub(launcher, read(machine)))
         began = time.monotonic()
         environment = {**os.environ, **session.environment, **stable.environment}
         command = [*no_network_prefix(), "ninja", "-C", str(build), "-f", "bench.ninja", f"-j{session.ninja_jobs}"]
@@ -171,7 +169,7 @@ def child(asked: str) -> None:
 
 def network(stack: ExitStack) -> None:
     """A namespace with one link to this one."""
-    link, peer = "sm120-b0", "sm120-b1"
+    link, peer = f"sm-o{os.getpid()}", f"sm-i{os.getpid()}"
     for words in (
         f"netns add {_SPACE}",
         f"link add {link} type veth peer name {peer} netns {_SPACE}",

@@ -73,6 +73,11 @@ def find(environ: Mapping[str, str] | None = None) -> Ccache | str:
     return Ccache(program=Path(program).resolve(), version=version, unix_sockets="redis+unix" in said)
 
 
+def object_folder(environ: Mapping[str, str]) -> Path:
+    """Where objects are kept: ``CCACHE_DIR``, or in our cache."""
+    return Path(environ.get("CCACHE_DIR") or paths.cache_root() / "ccache" / "objects").absolute()
+
+
 def environment(
     ccache: Ccache,
     places: Places,
@@ -89,7 +94,7 @@ def environment(
         places.cuda_root, places.host_compiler, memo=paths.cache_root() / "ccache" / "toolchains.json"
     )
     settings = {
-        "DIR": environ.get("CCACHE_DIR") or str(paths.cache_root() / "ccache" / "objects"),
+        "DIR": str(object_folder(environ)),
         "MAXSIZE": environ.get("CCACHE_MAXSIZE") or _DEFAULT_SIZE,
         "CONFIGPATH": os.devnull,
         "STATSLOG": str(statistics),

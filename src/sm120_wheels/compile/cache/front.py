@@ -52,7 +52,12 @@ def is_cacheable(command: list[str]) -> bool:
     """Whether it is a compile of one object by a compiler that we know. CMake's tries are not worth keeping."""
     name = os.path.basename(command[0])
     known = is_nvcc(command[0]) or _HOST_NAMES.fullmatch(name) is not None
-    return known and not {"-o", "--output-file"}.isdisjoint(command) and not _COMPILES.isdisjoint(command) and "CMakeScratch" not in os.getcwd()
+    return (
+        known
+        and not {"-o", "--output-file"}.isdisjoint(command)
+        and not _COMPILES.isdisjoint(command)
+        and "CMakeScratch" not in os.getcwd()
+    )
 
 
 def roots() -> list[tuple[str, str]]:

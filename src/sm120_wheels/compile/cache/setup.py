@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def compiler_cache(
         session.cache = stats.CacheReport(tool="none", why=found)
         yield
         return
+    folder = ccache.object_folder(environ)
+    why = _not_writable(folder)
+    if why is not None:
+        tell(f"compiling without a compiler cache: {why}")
+        session.cache = stats.CacheReport(tool="none", why=why)
+        yield
+        return
     with _shared(found, shared_cache, session, environ=environ, tell=tell) as (socket, report):
         statistics = work_dir / "ccache-statistics.log"
         statistics.unlink(missing_ok=True)
@@ -65,6 +73,16 @@ def compiler_cache(
             calls = stats.read_statistics_log(statistics)
             tool = f"ccache {found.version}"
             session.cache = stats.count(calls, tool=tool, shared=report())
+
+
+def _not_writable(folder: Path) -> str | None:
+    """ccache ends with an error where it cannot write, and a build must not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as exc:
+        return f"{folder}: {exc.strerror}"
 
 
 @contextlib.contextmanager
