@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -186,14 +187,17 @@ def network(stack: ExitStack) -> None:
 
 def redis(stack: ExitStack, folder: Path) -> str:
     folder.mkdir()
+    with socket.socket() as probe:
+        probe.bind((_OUTSIDE, 0))
+        port = probe.getsockname()[1]
     server = subprocess.Popen(
-        ["redis-server", "--port", "6399", "--bind", "127.0.0.1", _OUTSIDE, "--protected-mode", "no", "--save", ""]
+        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", _OUTSIDE, "--protected-mode", "no", "--save", ""]
         + ["--dir", str(folder)],
         stdout=subprocess.DEVNULL,
     )
     stack.callback(server.wait)
     stack.callback(server.terminate)
-    return f"redis://{_OUTSIDE}:6399"
+    return f"redis://{_OUTSIDE}:{port}"
 
 
 @click.command()

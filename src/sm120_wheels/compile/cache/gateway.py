@@ -222,6 +222,7 @@ def served(
     store = open_store(shared, credentials)
     why = reachable(store)
     if why is not None:
+        store.close()
         tell(f"the shared cache {shared.address} cannot be used ({why}): only the local one is")
         yield SharedReport(where=shared.address, state="unreachable", why=why)
         return
@@ -240,3 +241,4 @@ def served(
         server.server_close()
         socket.unlink(missing_ok=True)
         gateway.close()
+        store.close()

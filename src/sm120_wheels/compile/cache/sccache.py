@@ -121,7 +121,9 @@ def _store(
     if shared_cache is None:
         return {}, None
     credentials = shared.credentials(environ)
-    why = reachable(open_store(shared_cache, credentials))
+    probed = open_store(shared_cache, credentials)
+    why = reachable(probed)
+    probed.close()
     if why is not None:  # sccache's server would not start at all
         tell(f"the shared cache {shared_cache.address} cannot be used ({why}): only the local one is")
         return {}, SharedReport(where=shared_cache.address, state="unreachable", why=why)

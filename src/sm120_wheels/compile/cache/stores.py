@@ -38,6 +38,8 @@ class Store(Protocol):
 
     def put(self, key: str, data: bytes) -> None: ...
 
+    def close(self) -> None: ...
+
 
 def open_store(shared: SharedCache, credentials: Credentials) -> Store:
     """Connects to nothing yet. Raises :class:`ToolMissingError` for S3 without boto3."""
@@ -73,6 +75,13 @@ class RedisStore:
     def put(self, key: str, data: bytes) -> None:
         self._ask(b"SET", key.encode(), data)
 
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection, stream in idle:
+            stream.close()
+            connection.close()
+
     def _ask(self, *words: bytes) -> object:
         try:
             with self._lock:
@@ -96,13 +105,18 @@ class RedisStore:
             if self._tls:
                 connection = ssl.create_default_context().wrap_socket(connection, server_hostname=self._host)
             connection.settimeout(ANSWER_S)
-            stream: BinaryIO = connection.makefile("rb")
+        except BaseException:
+            connection.close()
+            raise
+        stream: BinaryIO = connection.makefile("rb")
+        try:
             if self._credentials.password:
                 user = [self._credentials.user.encode()] if self._credentials.user else []
                 _say(connection, stream, b"AUTH", *user, self._credentials.password.encode())
             if self._database:
                 _say(connection, stream, b"SELECT", self._database.encode())
         except BaseException:
+            stream.close()
             connection.close()
             raise
         return connection, stream
@@ -168,6 +182,9 @@ class HttpStore:
     def put(self, key: str, data: bytes) -> None:
         self._check(self._send("PUT", key, data))
 
+    def close(self) -> None:
+        self._session.close()
+
     def _send(self, method: str, key: str, data: bytes | None = None) -> requests.Response:
         try:
             return self._session.request(
@@ -223,6 +240,11 @@ class S3Store:
             self._client().put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
         except self._errors as exc:
             raise StoreError(self._say(exc)) from exc
+
+    def close(self) -> None:
+        with self._lock:
+            if self._made is not None:
+                self._made.close()
 
     def _client(self) -> Any:
         with self._lock:
