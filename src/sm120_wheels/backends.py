@@ -12,8 +12,13 @@ from packaging.version import Version
 
 from sm120_wheels import headers, paths
 from sm120_wheels.compile import cmake, flashinfer, progress
+from sm120_wheels.compile.cache import setup as cache
+from sm120_wheels.compile.cache.ccache import Places
+from sm120_wheels.compile.cache.choice import Choice
+from sm120_wheels.compile.cache.shared import SharedCache
 from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.compile.session import CompileSession, compile_session
+from sm120_wheels.console import note
 from sm120_wheels.plan import Plan
 from sm120_wheels.provision import Provisioned
 from sm120_wheels.recipe import PackageVersion
@@ -33,6 +38,8 @@ def compile_package(
     *,
     jobs_wanted: int | None,
     memory: int | None,
+    compiler_cache: Choice = "auto",
+    shared_cache: SharedCache | None = None,
 ) -> Record:
     """Run the plan's backend and measure it: wall and CPU seconds, peak memory of the whole process tree in bytes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -46,6 +53,14 @@ def compile_package(
             cores=jobs_wanted,
             on_progress=tell,
         ) as session,
+        cache.compiler_cache(
+            session,
+            _places(plan, pins, work, provisioned),
+            choice=compiler_cache,
+            shared_cache=shared_cache,
+            work_dir=work.root / "scheduler",
+            tell=note,
+        ),
     ):
         if plan.backend == "flashinfer-aot":
             raw, modules = _flashinfer(plan, pins, work, patched, provisioned, session)
@@ -152,6 +167,25 @@ def _flashinfer(
         "other_targets": list(built.other_targets),
         "paths_inside": [list(pair) for pair in built.paths_inside],
     }
+
+
+def _places(plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Provisioned) -> Places:
+    """What a compiler cache must call the same on every machine."""
+    sources = work.sources / pins.main if plan.backend == "flashinfer-aot" else work.sources
+    version = provisioned.environment.version.rpartition(".")[0]
+    python_headers = provisioned.environment.python.resolve().parent.parent / "include" / f"python{version}"
+    return Places(
+        build_root=work.compile,
+        roots={
+            sources: "src",
+            provisioned.cuda.root: "cuda",
+            provisioned.environment.root: "environment",
+            **({python_headers: "python"} if python_headers.is_dir() else {}),
+        },
+        header_folders=(sources,),
+        cuda_root=provisioned.cuda.root,
+        host_compiler=provisioned.cuda.host_compiler.path,
+    )
 
 
 def _stable(

@@ -232,7 +232,15 @@ def _compile(
     def compile_all() -> Record:
         note(f"compiling {plan.identifier}")
         return backends.compile_package(
-            plan, pins, work, patched, provisioned, jobs_wanted=options.jobs, memory=options.memory
+            plan,
+            pins,
+            work,
+            patched,
+            provisioned,
+            jobs_wanted=options.jobs,
+            memory=options.memory,
+            compiler_cache=options.settings.compiler_cache,
+            shared_cache=options.settings.shared_cache,
         )
 
     def raw_there(output: Record) -> bool:

@@ -91,6 +91,9 @@ def _times(stages: dict[str, dict[str, Any]]) -> str:
     text = f"built in {human_seconds(sum(record['seconds'] for record in stages.values()))}: {', '.join(parts)}"
     compiled = stages.get("compile", {}).get("output", {})
     if compiled:
+        cache = compiled["scheduler"].get("cache") or {}
+        if cache.get("hit_rate") is not None:
+            text += f"; {cache['hits']} of {cache['hits'] + cache['misses']} compiles came from {cache['tool']}"
         peak = compiled["scheduler"]["peak_used"]
         text += f"; compiling took {human_seconds(compiled['cpu_seconds'])} of CPU and at most {human_bytes(peak)}"
         if alone := compiled["scheduler"]["without_broker"]:

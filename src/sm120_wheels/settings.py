@@ -1,4 +1,4 @@
-"""Settings of a user or site: the mirror template and offline mode, each with the place that set it.
+"""Settings of a user or site: mirror template, offline mode, compiler caches; each with the place that set it.
 
 Precedence: option, environment variable, config file (``sm120.toml`` in the current folder, then the user's), default.
 """
@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
+from sm120_wheels.compile.cache.choice import CHOICES, Choice
+from sm120_wheels.compile.cache.shared import SharedCache
+from sm120_wheels.compile.cache.shared import parse as parse_shared
 from sm120_wheels.errors import SettingError, near_misses
 
 if sys.version_info >= (3, 11):
@@ -25,7 +28,7 @@ else:
 
 #: Fields that a mirror template may hold.
 MIRROR_FIELDS = ("scheme", "host", "owner", "name", "path", "file")
-_KEYS = ("mirror", "offline")
+_KEYS = ("mirror", "offline", "compiler_cache", "shared_cache")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -61,6 +64,8 @@ class Mirror:
 class Settings:
     mirror: Mirror | None = None
     offline: bool = False
+    compiler_cache: Choice = "auto"
+    shared_cache: SharedCache | None = None
 
 
 def config_files(cwd: Path) -> list[Path]:
@@ -72,6 +77,8 @@ def resolve(
     *,
     mirror: str | None = None,
     offline: bool | None = None,
+    compiler_cache: str | None = None,
+    shared_cache: str | None = None,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Settings:
@@ -88,8 +95,15 @@ def resolve(
         found["mirror"] = (mirror, "option --mirror")
     if offline is not None:
         found["offline"] = (offline, "option --offline")
+    if compiler_cache is not None:
+        found["compiler_cache"] = (compiler_cache, "option --compiler-cache")
+    if shared_cache is not None:
+        found["shared_cache"] = (shared_cache, "option --shared-cache")
     return Settings(
-        mirror=_mirror(*found.get("mirror", ("", ""))), offline=_boolean(*found.get("offline", (False, "")))
+        mirror=_mirror(*found.get("mirror", ("", ""))),
+        offline=_boolean(*found.get("offline", (False, ""))),
+        compiler_cache=_choice(*found.get("compiler_cache", ("auto", ""))),
+        shared_cache=parse_shared(*found.get("shared_cache", ("", ""))),
     )
 
 
@@ -141,6 +155,13 @@ def _mirror(value: object, origin: str) -> Mirror | None:
     if "://" not in value and not re.match(r"[^/]+@[^/]+:", value):  # git@host:path is an address too
         value = Path(value).expanduser().absolute().as_uri().replace("%7B", "{").replace("%7D", "}").replace("%2B", "+")
     return Mirror(template=value, origin=origin)
+
+
+def _choice(value: object, origin: str) -> Choice:
+    for choice in CHOICES:
+        if value == choice or (value is False and choice == "off"):
+            return choice
+    raise SettingError(f"{value!r} is no compiler cache", where=origin, hint=near_misses(str(value), CHOICES))
 
 
 def _boolean(value: object, origin: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from sm120_wheels.compile.cache.choice import CHOICES
 from sm120_wheels.plan import BuildRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,6 +132,8 @@ def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
         cuda_home: str | None,
         host_compiler: str | None,
         environment: str | None,
+        compiler_cache: str | None,
+        shared_cache: str | None,
         keep_work: bool,
         **values: Any,
     ) -> Any:
@@ -140,7 +143,9 @@ def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options = BuildOptions(
             jobs=jobs,
             memory=memory,
-            settings=settings.resolve(mirror=mirror, offline=offline),
+            settings=settings.resolve(
+                mirror=mirror, offline=offline, compiler_cache=compiler_cache, shared_cache=shared_cache
+            ),
             cuda_source=cuda_source,  # type: ignore[arg-type]  # click.Choice holds it to the literal's values
             cuda_home=Path(cuda_home).absolute() if cuda_home else None,
             host_compiler=Path(host_compiler) if host_compiler else None,
@@ -158,6 +163,7 @@ def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--memory", type=Bytes(), metavar="SIZE", help="Memory budget, e.g. 20GiB. Default: what is free."
         ),
         source_options,
+        cache_options,
         click.option(
             "--keep-work", is_flag=True, help="Keep patched sources and objects after a build that ended well."
         ),
@@ -188,6 +194,24 @@ def source_options(function: F) -> F:
             "--environment",
             metavar="PYTHON",
             help="Build in this interpreter's environment, as in an image with torch; else one is made from locks.",
+        ),
+    )
+
+
+def cache_options(function: F) -> F:
+    """What keeps compiles for later ones."""
+    return _apply(
+        function,
+        click.option(
+            "--compiler-cache",
+            type=click.Choice(CHOICES),
+            help="Keep objects for later builds. Default: ccache where it is installed. Also SM120_COMPILER_CACHE.",
+        ),
+        click.option(
+            "--shared-cache",
+            metavar="ADDRESS",
+            help="Share them: redis://…, https://… or s3://…; also SM120_SHARED_CACHE. Credentials come from "
+            "SM120_SHARED_CACHE_USER, _PASSWORD, _TOKEN or files that …_FILE names.",
         ),
     )
 

@@ -16,8 +16,15 @@ from sm120_wheels.compile.policy import Task, lower_bound
 from sm120_wheels.compile.predict import reserved
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile
 from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
+from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, simulate_machines
 from sm120_wheels.errors import SettingError, UnknownRecipeError, near_misses
 from sm120_wheels.files import human_bytes, human_seconds
+
+#: Measured with sccache-dist (docs/evidence/caches.md): the part of nvcc's time that stays where it was started, what is
+#: sent for a file (MB), and the rest of a transfer (s).
+LOCAL_SHARE = 0.25
+SENT_MB = 2.0
+ROUND_TRIP_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +74,64 @@ def simulated(profile: Profile, *, cores: int, memory: int, window: int | None =
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimulatedMachines:
+    """Several builders and a client. Seconds and bytes; ``cores`` and ``memory`` are each builder's."""
+
+    machines: int
+    cores: int
+    memory: int
+    files: int
+    local_share: float
+    link_bytes_per_s: float
+    sent_bytes_each: int
+    makespan_s: float
+    lower_bound_s: float
+    one_machine_s: float
+    peak: int
+    files_each: tuple[int, ...]
+
+
+def simulated_machines(
+    profile: Profile, *, machines: int, cores: int, memory: int, files: int | None, local_share: float, link: Link
+) -> SimulatedMachines:
+    """Raises :class:`InsufficientMemoryError` where the largest file cannot fit on a builder (``memory`` in bytes)."""
+    check_fits(profile, ceiling=memory)
+    measured = sorted(profile.tasks(), key=lambda t: t.key)
+    true = repeated(measured, files) if files else measured
+    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
+    truth = {t.key: (t.memory, t.seconds) for t in true}
+
+    def run(count: int) -> Machines:
+        return simulate_machines(
+            predicted,
+            machines=count,
+            cores=cores,
+            budget=memory,
+            client_cores=cores,
+            local_share=local_share,
+            link=link,
+            truth=truth,
+        )
+
+    outcome = run(machines)
+    alone = simulate(predicted, cores=cores, budget=memory, truth=truth)
+    return SimulatedMachines(
+        machines=machines,
+        cores=cores,
+        memory=memory,
+        files=len(true),
+        local_share=local_share,
+        link_bytes_per_s=link.bytes_per_s,
+        sent_bytes_each=link.bytes_each,
+        makespan_s=round(outcome.makespan, 1),
+        lower_bound_s=round(outcome.lower_bound, 1),
+        one_machine_s=round(alone.makespan, 1),
+        peak=outcome.peak,
+        files_each=outcome.files_each,
+    )
+
+
 def find_profile(recipe: str, version: str | None, arch: str | None) -> Path:
     """The recipe's profile for a version and architecture; the latest version's where none is asked for."""
     folder = paths.recipes_root() / recipe / "profiles"
@@ -102,6 +167,33 @@ def find_profile(recipe: str, version: str | None, arch: str | None) -> Path:
     "--memory", type=Bytes(), multiple=True, metavar="SIZE", help="For compiles. Repeatable. Default: free here."
 )
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many compiles the build tool asks for at once.")
+@click.option(
+    "--machines", type=click.IntRange(1), metavar="N", help="Compile on N builders of these cores and this memory."
+)
+@click.option("--files", type=click.IntRange(1), metavar="N", help="As if there were N files: the profile's, repeated.")
+@click.option(
+    "--local-share",
+    type=click.FloatRange(0, 1),
+    default=LOCAL_SHARE,
+    show_default=True,
+    help="With --machines: the part of a compile that stays on the client.",
+)
+@click.option(
+    "--sent",
+    type=float,
+    default=SENT_MB,
+    show_default=True,
+    metavar="MB",
+    help="With --machines: what is sent to a builder for each file.",
+)
+@click.option(
+    "--network",
+    type=click.FloatRange(min=1),
+    default=1000.0,
+    show_default=True,
+    metavar="MBIT",
+    help="With --machines: speed of the client's link.",
+)
 @json_option
 def command(
     recipe: str | None,
@@ -111,6 +203,11 @@ def command(
     cores: tuple[int, ...],
     memory: tuple[int, ...],
     jobs: int | None,
+    machines: int | None,
+    files: int | None,
+    local_share: float,
+    sent: float,
+    network: float,
     as_json: bool,
 ) -> None:
     """How long a build's compiles would take with other cores and memory.
@@ -119,11 +216,27 @@ def command(
     counts that people use. Links, configure and start-up are not in it.
 
       sm120 simulate sgl-kernel --cores 64 --memory 128GiB
+      sm120 simulate sgl-kernel --machines 8 --cores 32 --memory 128GiB
     """
     if (recipe is None) == (file is None):
         raise click.UsageError("name a recipe, or give a profile with --profile")
     profile = read_profile(file if file is not None else find_profile(recipe or "", version, arch))
     here = measure()
+    if machines is not None:
+        link = Link(bytes_each=int(sent * 1e6), bytes_per_s=network * 1e6 / 8, seconds_each=ROUND_TRIP_S)
+        _print_machines(
+            [
+                simulated_machines(
+                    profile, machines=machines, cores=c, memory=m, files=files, local_share=local_share, link=link
+                )
+                for c in cores or (here.cores,)
+                for m in memory or (here.memory,)
+            ],
+            as_json=as_json,
+        )
+        return
+    if files is not None:
+        raise click.UsageError("--files goes with --machines")
     rows = [
         simulated(profile, cores=c, memory=m, window=jobs)
         for c in cores or (here.cores,)
@@ -148,3 +261,28 @@ def command(
             time = "out of memory" if fixed.over_budget else human_seconds(fixed.makespan_s)
             table.add_row("", "", f"{name} = -j{fixed.jobs}", time, "", human_bytes(fixed.peak))
     console.out.print(table)
+
+
+def _print_machines(rows: list[SimulatedMachines], *, as_json: bool) -> None:
+    if as_json:
+        console.out.print_json(json.dumps([asdict(row) for row in rows]))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("builders", "cores", "memory", "files", "time", "one builder", "lower bound", "peak on one"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.machines),
+            str(row.cores),
+            human_bytes(row.memory),
+            str(row.files),
+            human_seconds(row.makespan_s),
+            human_seconds(row.one_machine_s),
+            human_seconds(row.lower_bound_s),
+            human_bytes(row.peak),
+        )
+    console.out.print(table)
+    console.out.print(
+        f"Assumed: {rows[0].local_share:.0%} of each compile stays on a client with as many cores as a builder, "
+        f"{rows[0].sent_bytes_each / 1e6:g} MB are sent for each file at {rows[0].link_bytes_per_s * 8 / 1e6:g} Mbit/s."
+    )

@@ -7,6 +7,7 @@ nothing and predicts nothing.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SOURCE_SUFFIXES = frozenset({".cu", ".cc", ".cpp", ".cxx", ".c", ".c++", ".C", ".s", ".S"})
-_WRAPPERS = frozenset({"ccache", "sccache", "distcc"})
+_WRAPPERS = frozenset({"ccache", "sccache", "distcc", "sm120-cc-run"})
+#: Folders are named by links there, so that a cache sees the same names on every machine (compile/cache/front.py).
+_LINKS = "/.sm120-roots/"
 _WITH_VALUE = frozenset(
     {"-o", "-I", "-isystem", "-iquote", "-MF", "-MT", "-MQ", "-x", "-D", "-U", "-include", "-Xcompiler", "-ccbin"}
     | {"-Xptxas", "-Xcudafe", "-Xfatbin", "-gencode", "--generate-code", "-arch", "--gpu-architecture", "-code"}
@@ -130,4 +133,7 @@ def _read_response(path: Path) -> list[str]:
 
 
 def _absolute(path: str, cwd: str) -> str:
-    return str(Path(cwd, path)) if path else ""
+    if not path:
+        return ""
+    whole = str(Path(cwd, path))
+    return os.path.realpath(whole) if _LINKS in whole else whole

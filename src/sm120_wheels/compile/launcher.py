@@ -32,13 +32,13 @@ def launcher(*, python: str = sys.executable, socket: Path | None = None) -> Pat
     meeting = socket_path() if socket is None else socket
     make_private_folder(meeting.parent)
     key = hashlib.sha256("\0".join((sha256_file(_SOURCE), python, str(meeting))).encode()).hexdigest()[:16]
-    target = _folder() / key / "sm120-launch"
+    target = launcher_folder() / key / "sm120-launch"
     if not target.is_file():
         _build(target, python=python, socket=meeting)
     return target
 
 
-def _folder() -> Path:
+def launcher_folder() -> Path:
     """In the cache; where that path has a space (build tools split launchers there), in a private temporary folder."""
     folder = paths.cache_root() / "launcher"
     if any(c.isspace() or c == ";" for c in str(folder)):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sm120_wheels.compile import budget as budgets
+from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.compile.launcher import launcher as make_launcher
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile, store_path
 from sm120_wheels.compile.progress import Progress, watch
@@ -50,6 +51,8 @@ class CompileSession:
     cores: int
     budget: budgets.Budget
     profile: Profile | None
+    cache: CacheReport | None = None
+    """What a compiler cache answered, where one was asked (see compile/cache)."""
     _summary: CompileSummary | None = field(default=None)
 
     @property
@@ -165,7 +168,7 @@ def _start_broker(launcher: Sequence[str], environment: Mapping[str, str], meeti
 
 def _finish(session: CompileSession, work_dir: Path) -> None:
     records = read_records(session.records)
-    session._summary = summarise(records, cores=session.cores, budget=session.budget.memory)
+    session._summary = summarise(records, cores=session.cores, budget=session.budget.memory, cache=session.cache)
     write_trace(session.trace, records)
     write_json(work_dir / "compile-summary.json", session.summary.to_json())
 

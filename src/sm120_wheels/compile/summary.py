@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.compile.policy import Task, lower_bound
 from sm120_wheels.files import human_bytes, human_seconds
 
@@ -67,17 +68,20 @@ class CompileSummary:
     without_broker: int
     """Compiles that took turns because no broker could be had."""
     lost: LostTime
+    cache: CacheReport | None = None
+    """What a compiler cache answered; its hits are not among the units."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"cache": self.cache.to_json() if self.cache else None}
 
     def largest(self, count: int = 5) -> list[UnitSummary]:
         return sorted(self.units, key=lambda u: (-u.peak_rss, u.source))[:count]
 
     def lines(self) -> list[str]:
         """For a person, a few lines."""
+        cached = self.cache.lines() if self.cache else []
         if not self.units:
-            return ["nothing was compiled"]
+            return ["nothing was compiled", *cached]
         text = [
             f"{len(self.units)} files compiled in {human_seconds(self.makespan)}; no schedule could beat "
             f"{human_seconds(self.lower_bound)} on {self.cores} cores and {human_bytes(self.budget)} "
@@ -87,6 +91,7 @@ class CompileSummary:
             f"cores idle: {human_seconds(self.lost.waiting)} with files waiting for memory, "
             f"{human_seconds(self.lost.no_work)} with none waiting (core-seconds)",
         ]
+        text += cached
         if self.without_broker:
             text.append(f"{self.without_broker} files compiled one at a time: no broker could be started")
         text += [f"  {human_bytes(u.peak_rss):>9}  {human_seconds(u.seconds):>12}  {u.source}" for u in self.largest()]
@@ -115,7 +120,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def summarise(records: Iterable[Record], *, cores: int, budget: int) -> CompileSummary:
+def summarise(
+    records: Iterable[Record], *, cores: int, budget: int, cache: CacheReport | None = None
+) -> CompileSummary:
     """``cores`` and ``budget`` (bytes) are used where no sample says better."""
     listed = list(records)
     samples = [r for r in listed if r["kind"] == "sample"]
@@ -145,6 +152,7 @@ def summarise(records: Iterable[Record], *, cores: int, budget: int) -> CompileS
         killed_for_good=tuple(r["source"] for r in finals if r["exit"] != 0 and r["killed"]),
         without_broker=len(turns),
         lost=_lost(ends, cores=seen_cores),
+        cache=cache,
     )
 
 

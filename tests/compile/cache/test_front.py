@@ -1,0 +1,110 @@
+"""What ccache is shown of a command line, and which preprocessor runs a compile of nvcc consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sm120_wheels.compile.cache import front
+
+ROOTS = [("/home/me/build/src", ".sm120-roots/src"), ("/src", ".sm120-roots/other")]
+
+
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        ("/home/me/build/src/a.cu", ".sm120-roots/src/a.cu"),
+        ("-I/home/me/build/src", "-I.sm120-roots/src"),
+        ("-isystem/home/me/build/src/x", "-isystem.sm120-roots/src/x"),
+        (
+            '-Xcompiler=-ffile-prefix-map="/home/me/build/src"=src',
+            '-Xcompiler=-ffile-prefix-map=".sm120-roots/src"=src',
+        ),
+        ("-ffile-prefix-map=/home/me/build/src=src", "-ffile-prefix-map=.sm120-roots/src=src"),
+        ("-Xcompiler=-I/src/a,-I/home/me/build/src/b", "-Xcompiler=-I.sm120-roots/other/a,-I.sm120-roots/src/b"),
+        ("/home/me/build/src2/a.cu", "/home/me/build/src2/a.cu"),
+        ("/elsewhere/src/a.cu", "/elsewhere/src/a.cu"),
+        ("-I/elsewhere/src", "-I/elsewhere/src"),
+        ("/home/me/build/src/../other/a.h", "/home/me/build/src/../other/a.h"),
+        ("-DNAME=value", "-DNAME=value"),
+    ],
+)
+def test_folders_are_named_by_their_links(argument: str, shown: str) -> None:
+    assert front.rewrite(argument, ROOTS) == shown
+
+
+@given(st.text(alphabet='ab/.-=" ,srcI', max_size=30))
+def test_what_names_no_folder_stays(argument: str) -> None:
+    assert front.rewrite(argument, [("/not/there", "x")]) == argument
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A build folder with the settings that a build has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SM120_CACHE_LINKS", str(tmp_path / ".sm120-roots"))
+    monkeypatch.setenv("SM120_CACHE_ROOTS", f"{tmp_path}\tbuild\n/s\tsrc")
+    monkeypatch.setenv("SM120_CACHE_NAMES", "names")
+    monkeypatch.setenv("SM120_CACHE_LAUNCHER", "launch")
+    monkeypatch.setenv("SM120_CACHE_CCACHE", "ccache")
+    return tmp_path
+
+
+def test_a_compile_goes_to_ccache_with_response_files_and_long_words_replaced(told: Path) -> None:
+    (told / "flags.rsp").write_text('-I/s/include "-DTEXT=a b"')
+    command = ["/x/nvcc", "--generate-dependencies-with-compile", "--options-file", "flags.rsp", "-c", "/s/a.cu"]
+    assert front.front([*command, "-o", f"{told}/a.o"]) == (
+        ["ccache", "/x/nvcc", "-MD", "-I.sm120-roots/src/include", "-DTEXT=a b", "-c", ".sm120-roots/src/a.cu"]
+        + ["-o", ".sm120-roots/build/a.o", "-DSM120_HEADER_NAMES=names"]
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["g++", "a.o", "-o", "a.so"],
+        ["nvcc", "--version"],
+        ["ptxas", "-c", "a.ptx", "-o", "a.cubin"],
+        ["nvcc", "-c", "a.cu"],
+        ["nvcc", "--options-file", "missing.rsp", "-c", "a.cu", "-o", "a.o"],
+    ],
+)
+def test_anything_else_goes_to_the_launcher_unchanged(told: Path, command: list[str]) -> None:
+    assert front.front(command) == ["launch", *command]
+
+
+def test_from_a_folder_below_the_links_are_found_too(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (told / "modules").mkdir()
+    monkeypatch.chdir(told / "modules")
+    assert front.front(["g++", "-c", "/s/a.cpp", "-o", "a.o"])[3] == "../.sm120-roots/src/a.cpp"
+
+
+DRYRUN = """#$ _SPACE_=
+#$ gcc -D__CUDA_ARCH__=1200 -M -E -x c++ "a.cu" -o "a.d"
+#$ gcc -D__CUDA_ARCH__=1200 -E -x c++ "-DTEXT=a b" "a.cu" -o "a.cpp1.ii"  > /tmp/out 2>/tmp/err
+#$ gcc -D__CUDA_ARCH__=900 -E -x c++ "a.cu" -o "a.cpp2.ii"
+#$ gcc -E -x c++ "a.cu" -o "a.cpp4.ii"
+#$ cudafe++ --orig_src_file_name "a.cu"
+#$ ptxas -arch=sm_120a "a.ptx" -o "a.cubin"
+"""
+
+
+def test_the_passes_of_nvcc_are_those_of_every_architecture_and_the_host() -> None:
+    assert front.passes(DRYRUN) == [
+        ["gcc", "-D__CUDA_ARCH__=1200", "-E", "-x", "c++", "-DTEXT=a b", "a.cu"],
+        ["gcc", "-D__CUDA_ARCH__=900", "-E", "-x", "c++", "a.cu"],
+        ["gcc", "-E", "-x", "c++", "a.cu"],
+    ]
+
+
+def test_an_nvcc_that_is_not_understood_is_compiled_without_the_cache(
+    told: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nvcc = told / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho '#$ something new' >&2\n")
+    nvcc.chmod(0o755)
+    assert front.preprocess([str(nvcc), "-c", "a.cu", "-E"]) == 1
+    assert "the passes of nvcc were not understood" in capfd.readouterr().err
