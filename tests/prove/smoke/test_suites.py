@@ -61,7 +61,7 @@ def _collected() -> tuple[dict[str, Any], ...]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=400,  # a loaded machine
             check=False,
             cwd=PAYLOAD,
         )
