@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sm120_smoke import nvrtc
+
 _COMPILERS = re.compile(
     r"^(?:[\w.+]+-)*(?:nvcc|cicc|ptxas|nvlink|fatbinary|cudafe\+\+|bin2c|ninja|make|cmake|gcc|g\+\+|cc|c\+\+|cc1plus"
     r"|clang|clang\+\+|icpx|tileiras)(?:-[\d.]+)?$"
@@ -39,27 +41,33 @@ class Guard:
         self.active = False
         self._children = (0, 0)
         self._started = 0
+        self._refused = 0
         self._mapped: frozenset[str] = frozenset()
         self._always = False
+        self._door = nvrtc.Door()
         sys.addaudithook(self._hook)
 
     def begin(self) -> None:
         self.attempts, self.notes, self._started = [], [], 0
-        self._children, self._mapped = _children(), mapped_compilers()
+        self._children, self._mapped, self._refused = _children(), mapped_compilers(), self._door.attempts
+        self._door.close()
         self.active = True
 
     @contextlib.contextmanager
     def reference(self) -> Iterator[None]:
         """What runs in the block is not the wheel's: torch itself compiles some functions by NVRTC."""
         self._look()
+        self._door.open()
         try:
             yield
         finally:
             self._mapped = mapped_compilers()
+            self._door.close()
 
     def end(self) -> list[str]:
         """Stop, and say what was attempted."""
         self.active = False
+        self._door.open()
         if not self._started and _children() != self._children:
             self.attempts.append("a program was started by native code (child processes used CPU time)")
         self._look()
@@ -68,6 +76,9 @@ class Guard:
     def _look(self) -> None:
         new = mapped_compilers() - self._mapped
         self._mapped |= new
+        if self._door.attempts > self._refused:
+            self._refused = self._door.attempts
+            self.attempts.append("NVRTC compiled at run time (it was refused)")
         if _NVRTC in new:
             self.attempts.append(f"NVRTC compiled at run time ({_NVRTC} was loaded)")
         if _PTX_JIT in new:
@@ -76,7 +87,8 @@ class Guard:
     def settle(self) -> str:
         """After everything is imported: a note where NVRTC cannot be watched, because importing loaded it already."""
         self._always = _NVRTC in mapped_compilers()
-        return f"NVRTC cannot be watched: importing the packages loads {_NVRTC}" if self._always else ""
+        why = self._door.find() if self._always else ""
+        return f"NVRTC cannot be watched: importing the packages loads {_NVRTC}, and {why}" if why else ""
 
     @property
     def blind(self) -> bool:
