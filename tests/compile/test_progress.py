@@ -69,6 +69,18 @@ def test_only_this_builds_files_count_and_the_rest_comes_from_the_profile() -> N
     assert told.line().endswith("about 56.0 s left")
 
 
+def test_a_file_that_does_not_compile_is_named_at_once_and_never_counted_as_compiled() -> None:
+    bad = {**DONE, "uid": "b", "source": "/w/k/w.cu", "exit": 2, "wall_s": 1.0, "expected_s": 1.0}
+    told = progress_of(status(), [DONE, bad], session="s", profile=PROFILE)
+    assert (told.done, told.failed) == (1, ("w.cu",))
+    assert "FAILED: w.cu" in told.line()
+    said: list[str] = []
+    lines = SparseLines(said.append, clock=lambda: 0.0)
+    lines.tell(replace(told, failed=(), total=100))
+    lines.tell(replace(told, total=100))
+    assert said == [replace(told, total=100).line()]
+
+
 def test_time_left_follows_the_pace_of_what_has_ended() -> None:
     slow = {**DONE, "wall_s": 90.0, "expected_s": 30.0, "exit": 0}
     told = progress_of(status(), [slow], session="s", profile=PROFILE)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from sm120_wheels.compile.budget import MIB
+from sm120_wheels.compile.failure import first_failure
 from sm120_wheels.compile.progress import Progress
 from sm120_wheels.compile.session import CompileSession, compile_session
 from sm120_wheels.compile.summary import CompileSummary
@@ -84,6 +85,26 @@ def test_a_failing_compile_keeps_its_exit_status_and_words(runtime: Runtime, pro
         )
     assert (ran.returncode, ran.stdout, ran.stderr) == (7, "", f"{source}:1: error: as asked\n")
     assert session.summary.failed == (str(source),)
+
+
+def test_when_a_file_does_not_compile_those_that_wait_are_not_compiled_first(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    project.add("bad.cu", mb=1, ms=300, fail=1)  # the longest, so it is started first
+    for i in range(12):
+        project.add(f"u{i}.cu", mb=1, ms=10, gate=gate)
+    with compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2) as session:
+        project.write(session.launcher[0])
+        process = project.ninja(f"-j{session.ninja_jobs}", env=session.environment)
+        until(lambda: (status := runtime.status()) and not status["waiting_count"], what="nothing waits any more")
+        gate.touch()
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert Path(first_failure(output.splitlines()).target).name == "bad.cu.o"
+    assert output.count("because another file of this build failed") >= 9
+    assert len(project.objects()) <= 3
+    assert [Path(source).name for source in session.summary.failed] == ["bad.cu"]
 
 
 def test_stdout_and_stderr_stay_apart_and_a_missing_compiler_is_127(runtime: Runtime, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ MOST_TRIES = 4
 SAMPLE_S = 0.1
 _SAMPLE_SHARE = 0.05
 _LINGER_S = 60.0
+_FAILURE_AHEAD_S = 1.0
 #: A status is one packet, which the kernel limits to about 200 kB.
 _MOST_LISTED = 200
 
@@ -47,6 +48,8 @@ class Admission:
         self._used_by: collections.Counter[str] = collections.Counter()
         self._most_used_by: collections.Counter[str] = collections.Counter()
         self._biases: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
+        """Sessions with a file that does not compile, and since when."""
 
     def introduce(self, client: Client, message: Message) -> None:
         get = message.fields.get
@@ -152,8 +155,21 @@ class Admission:
             self.wait(client, now, memory=self._claim(client, peak), alone=client.attempt >= 2)
         else:
             client.stage = Stage.DONE
+            if code != 0 and client.origin.session:
+                self._failed.setdefault(client.origin.session, now)
         client.peak = 0
         client.send(b"retry" if retry else b"done")
+
+    def stop_failed(self, now: float) -> None:
+        """Let no file of a build wait when one has failed: the build tool would have all of them compiled, an hour of it,
+        before it said so. What runs is finished. The failure gets a second's start, so that the build tool sees it first.
+        """
+        for client in self.clients.values():
+            failed = self._failed.get(client.origin.session)
+            if client.stage is Stage.WAITING and failed is not None and now - failed >= _FAILURE_AHEAD_S:
+                self.policy.forget(client.uid)
+                client.stage = Stage.DONE
+                client.send(b"stop")
 
     def _claim(self, client: Client, peak: int) -> int:
         """What to reserve after a kill. Where it had not yet taken what was expected, others took the memory and the
@@ -222,6 +238,7 @@ class Admission:
         """Nobody has been here for a while."""
         self.knowledge.rest()
         self._biases.clear()
+        self._failed.clear()
 
     def admit(self, now: float) -> None:
         by_uid = {c.uid: c for c in self.clients.values() if c.stage is Stage.WAITING}

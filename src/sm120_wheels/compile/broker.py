@@ -178,6 +178,7 @@ class Broker:
             self._measured = now
             admission.measure()
             admission.end_orphans()
+            admission.stop_failed(now)
         if now - self._saved >= _SAVE_S:
             self._saved = now
             admission.knowledge.save()

@@ -9,7 +9,8 @@
  * Conversation, over a SOCK_SEQPACKET unix socket, one packet a message, fields "name=value" ended by NUL:
  *   launcher: state=waiting|running|ended attempt=N uid=UNIQUE cwd=... session=... arg=... arg=...
  *             (running adds held= and elapsed_ms=; ended adds the measurements)
- *   broker:   "go BYTES" (run, this much is reserved), "done" (exit now), "retry" (wait for another go), "ping" (I live).
+ *   broker:   "go BYTES" (run, this much is reserved), "done" (exit now), "retry" (wait for another go), "ping" (I live),
+ *             "stop" (another file of this build failed: exit without compiling).
  * When the broker dies, the launcher starts another one and says its state again, so nothing that runs is forgotten.
  * When no broker can be had, compiles take turns on a lock file, and the first one says so.
  *
@@ -35,6 +36,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#define EXIT_STOPPED 75 /* EX_TEMPFAIL of sysexits.h */
 
 #ifndef SM120_SOCKET
 #define SM120_SOCKET ""
@@ -341,6 +344,10 @@ static int wait_for_go(int fd, int *turn)
             granted = atoll(text + 3);
             waited_ms += now_ms() - since;
             return fd;
+        } else if (got > 0 && strcmp(text, "stop") == 0) {
+            /* The build tool has started as many as may wait, and would have each of them compiled before it gives up. */
+            fprintf(stderr, "sm120-launch: not compiled, because another file of this build failed\n");
+            exit(EXIT_STOPPED);
         }
     }
 }

@@ -84,6 +84,8 @@ class Progress:
     seconds_left: float | None
     others: OtherPrograms | None = None
     one_at_a_time: int = 0
+    failed: tuple[str, ...] = ()
+    """Names of files that did not compile; they are not among ``done``."""
 
     def line(self) -> str:
         of = f" of {self.total}" if self.total is not None else ""
@@ -91,6 +93,8 @@ class Progress:
         if self.waiting and self.why_waiting and self.others is None:
             parts[0] += f" for {self.why_waiting}"
         parts.append(f"memory {human_bytes(self.used)} of {human_bytes(self.budget)}")
+        if self.failed:
+            parts.append(f"FAILED: {', '.join(self.failed[:_MOST_NAMED])}{' …' if self.failed[_MOST_NAMED:] else ''}")
         if self.killed:
             parts.append(f"{self.killed} killed and tried again")
         if self.seconds_left is not None:
@@ -134,9 +138,11 @@ def watch(
 
 def progress_without_broker(records: list[dict[str, Any]], *, profile: Profile | None) -> Progress:
     """What the records alone say, while compiles take turns."""
-    done = len(_finals(records))
+    finals = _finals(records)
+    done, failed = len(finals), _failed(finals)
     return Progress(
-        done=done,
+        done=done - len(failed),
+        failed=failed,
         running=(),
         waiting=0,
         total=max(len(profile.units), done) if profile else None,
@@ -154,6 +160,10 @@ def _finals(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {r["uid"]: r for r in records if r["kind"] in ("end", "turn") and not r.get("retry")}
 
 
+def _failed(finals: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(PurePosixPath(r["source"]).name for r in finals.values() if r.get("exit"))
+
+
 def progress_of(
     status: Mapping[str, Any],
     records: list[dict[str, Any]],
@@ -168,8 +178,10 @@ def progress_of(
     waiting = [c for c in status["waiting"] if c["session"] == session]
     waiting_count = status["waiting_in"].get(session, 0)
     own = status["builds"].get(session, {"used": 0, "cores": status["cores"], "why_waiting": ""})
+    failed = _failed(finals)
     return Progress(
-        done=len(finals),
+        done=len(finals) - len(failed),
+        failed=failed,
         running=tuple(
             RunningUnit(source=c["source"], seconds=c["for_s"], expected_seconds=c["expected_s"], used=c["used"])
             for c in sorted(running, key=lambda c: -c["for_s"])
@@ -246,12 +258,13 @@ class SparseLines:
         self._said = clock()
         self._part = 0
         self._held_up = False
+        self._failed = 0
 
     def tell(self, progress: Progress) -> None:
         part = int(progress.done / progress.total / _LINE_PART) if progress.total else 0
         held_up = progress.others is not None or bool(progress.one_at_a_time)
-        news = part > self._part or (held_up and not self._held_up)
-        self._held_up = held_up
+        news = part > self._part or (held_up and not self._held_up) or len(progress.failed) > self._failed
+        self._held_up, self._failed = held_up, len(progress.failed)
         if self._clock() - self._said >= _LINE_S or news:
             self._said, self._part = self._clock(), part
             self._say(progress.line())
@@ -277,4 +290,10 @@ def render(progress: Progress) -> RenderableType:
             Text(f"{human_seconds(unit.seconds)} of {human_seconds(unit.expected_seconds)}", style=late),
             Text(PurePosixPath(unit.source).name),
         )
-    return Group(bars, units, Text(progress.line(), style="" if progress.others or progress.one_at_a_time else "dim"))
+    return Group(bars, units, Text(progress.line(), style=_style(progress)))
+
+
+def _style(progress: Progress) -> str:
+    if progress.failed:
+        return "bold red"
+    return "" if progress.others or progress.one_at_a_time else "dim"
