@@ -161,9 +161,9 @@ class Admission:
         client.send(b"retry" if retry else b"done")
 
     def stop_failed(self, now: float) -> None:
-        """Let no file of a build wait when one has failed: the build tool would have all of them compiled, an hour of it,
-        before it said so. What runs is finished. The failure gets a second's start, so that the build tool sees it first.
-        """
+        """Let no file of a build wait when one has failed: the build tool would have all of them compiled before it
+        said so, which can take an hour. What runs is finished. The failure gets a second's start, so that the build
+        tool sees it first."""
         for client in self.clients.values():
             failed = self._failed.get(client.origin.session)
             if client.stage is Stage.WAITING and failed is not None and now - failed >= _FAILURE_AHEAD_S:
