@@ -37,6 +37,7 @@ inline int device_of(const ITensorListRef& t) { return t.empty() ? -1 : device_o
 == ATen/ops/empty.h
 #include <ATen/core/Tensor.h>
 namespace at { inline Tensor empty() { return {}; } }
+== ATen/ops/sum.h
 == ATen/Functions.h
 #define HAS_ALL_OPERATORS
 #include <ATen/ops/empty.h>

@@ -6,3 +6,4 @@
 #include <ATen/DeviceGuard.h>
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/sum.h>  // at::sum_out
