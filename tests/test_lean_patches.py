@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from unidiff import PatchSet
+from unidiff.patch import PatchSet
 
 from sm120_wheels import patch
 from sm120_wheels.arch import Arch
@@ -125,17 +125,8 @@ def compiled(name: str, toolkit: CudaToolkit, folder: Path, *flags: str) -> Path
     (folder / "c10/util").mkdir(parents=True, exist_ok=True)
     (folder / "c10/util/Exception.h").write_text(C10)
     (folder / "c10/util/StringUtil.h").write_text(C10)
-    command = [
-        toolkit.nvcc,
-        "-ccbin",
-        toolkit.host_compiler.path,
-        "-std=c++17",
-        "-I.",
-        *flags,
-        "-o",
-        name,
-        "dispatch.cu",
-    ]
+    ccbin = f"-ccbin={toolkit.host_compiler.path}"
+    command = [str(toolkit.nvcc), ccbin, "-std=c++17", "-I.", *flags, "-o", name, "dispatch.cu"]
     environment = {**os.environ, **toolkit.environment()}
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
     return folder / name
