@@ -19,8 +19,8 @@ WRONG = {
     "test_no_result": "the case returns no result",
     "test_fails_in_a_graph_only": "differ by more than allowed",
     "test_never_reaches_its_operator": "it never reached demo::untested",
-    "test_hangs_in_python": "hang: no end after 1 s at eager: run",
-    "test_hangs_in_native_code": "hang: no end after 1 s at eager: run",
+    "test_hangs_in_python": "hang: no end after 3 s at eager: run",
+    "test_hangs_in_native_code": "hang: no end after 3 s at eager: run",
     "test_aborts": "the process was killed by SIGABRT at eager: run",
     "test_segfaults": "the process was killed by SIGSEGV at eager: run",
     "test_compiles_at_run_time": "it started a compiler: nvcc",
@@ -30,7 +30,7 @@ WRONG = {
     "test_out_of_memory": "MemoryError: cannot allocate 1 TB",
     "test_missing_module": "No module named 'no_such_module_anywhere'",
     "test_leaves": "SystemExit",
-    "test_one_rank_does_not_arrive": "hang: no end after 2 s",
+    "test_one_rank_does_not_arrive": "hang: no end after 4 s",
     "test_one_rank_fails": "rank 1 of 2: ValueError: rank 1 has no such thing",
 }
 
@@ -63,9 +63,7 @@ def test_a_graph_that_is_left_out_is_not_run_with_its_reason(demo: Ran) -> None:
 
 
 def test_a_hang_shows_the_stack_of_the_line_that_hangs(demo: Ran) -> None:
-    assert "sleeps (demo_ops.py" in demo.case("test_hangs_in_python")["hang"]["stacks"].replace(
-        str(demo.folder), ""
-    ) or "in sleeps" in str(demo.case("test_hangs_in_python")["hang"]["stacks"])
+    assert "sleeps" in demo.case("test_hangs_in_python")["hang"]["stacks"]
     assert "sleeps_in_c" in demo.case("test_hangs_in_native_code")["hang"]["stacks"]
 
 

@@ -111,12 +111,12 @@ def test_never_reaches_its_operator() -> Launch:
     return launch("double")
 
 
-@case("demo::sleeps", deadline=1)
+@case("demo::sleeps", deadline=3)
 def test_hangs_in_python() -> Launch:
     return call("sleeps")
 
 
-@case("demo::sleeps_in_c", deadline=1)
+@case("demo::sleeps_in_c", deadline=3)
 def test_hangs_in_native_code() -> Launch:
     return call("sleeps_in_c")
 
@@ -186,7 +186,7 @@ def test_two_ranks_meet() -> Launch:
     return launch("double")
 
 
-@case("demo::double", needs=Needs(gpus=2), deadline=2)
+@case("demo::double", needs=Needs(gpus=2), deadline=4)
 def test_one_rank_does_not_arrive() -> Launch:
     from sm120_smoke import ranks
 
@@ -208,7 +208,7 @@ def test_one_rank_fails() -> Launch:
     return launch("double")
 
 
-@case("demo::double", needs=Needs(gpus=2), deadline=2)
+@case("demo::double", needs=Needs(gpus=2), deadline=6)
 def test_works_with_p2p_off() -> Launch:
     if os.environ.get("SM120_SMOKE_P2P") != "off":
         time.sleep(3600)
