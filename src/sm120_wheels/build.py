@@ -80,6 +80,8 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         if done is not None and _wheels_are_there(done["output"]):
             return _result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True)
         work.run("plan", lambda: plan.to_json(), still_there=lambda _: True)
+        if work.read("compile") is None:
+            backends.check_memory(plan, memory=options.memory)
         fetched = _fetch(plan, pins, work, options.settings)
         patched = _patch(plan, pins, work, fetched["output"])
         started = time.monotonic()

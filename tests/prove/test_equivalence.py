@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.elf import Elf
 from sm120_wheels.prove import inputs
 from sm120_wheels.prove.addresses import References
 from sm120_wheels.prove.cubin import Cubin
-from sm120_wheels.elf import Elf
 from sm120_wheels.prove.equivalence import compare, match
 from sm120_wheels.prove.fatbin import entries_of_elf
 from sm120_wheels.prove.prints import Print

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from sm120_wheels.elf import Elf
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.prove import fatbin
 from sm120_wheels.prove.cubin import Cubin
-from sm120_wheels.elf import Elf
 from tests.prove.conftest import TARGETS, Samples
 
 pytestmark = [pytest.mark.cuda, pytest.mark.network]

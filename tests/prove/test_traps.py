@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from sm120_wheels.elf import Elf
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.addresses import OP_CONSTANTS, OP_NOP, find_opcode
 from sm120_wheels.prove.audit import audit
 from sm120_wheels.prove.cubin import Cubin
-from sm120_wheels.elf import Elf
 from sm120_wheels.prove.sass import disassemble
 from sm120_wheels.prove.traps import _OP_BPT, _OP_STG, Trap, find_traps
 from tests.prove.conftest import Samples
