@@ -252,3 +252,27 @@ def test_an_nvcc_of_another_version_is_refused(world: World, stand_in: Path, pyp
     file.write_text(file.read_text().replace('cuda = "13.0"', 'cuda = "13.2"'))
     outcome = world.sm120(*arguments(world, "--cuda-home", str(pypi_cuda.root)))
     outcome.failed(42, "this nvcc is CUDA 13.0, the build is for CUDA 13.2", "--cuda-home")
+
+
+def test_a_prepared_folder_is_built_by_another_frontend(world: World, stand_in: Path, tmp_path: Path) -> None:
+    prepare(world, stand_in)
+    after = {**DEMO, "a.cc": DEMO["a.cc"].replace("return 1", "return 41")}
+    world.patch("demo", "1.0", "0001-answer.patch", make_patch(dict(DEMO), after, world.root / "scratch"))
+    folder = tmp_path / "prepared"
+    told = world.sm120("prepare", "demo", "--mirror", world.upstream.mirror, "--into", folder, "--json").json()
+    assert (folder / "cuda/bin/nvcc").is_file()
+    assert "return 41" in (folder / "project/a.cc").read_text()
+    python = Path(told["python"])
+    env = {
+        **world.variables(),
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "SKBUILD_CMAKE_ARGS": f"-C{folder / 'cache.cmake'}",
+    }
+    argv = [python, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "out", folder / "project"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as bundle:
+        assert bundle.read("demo/archs.txt").decode() == "120a recipe\n"
+    again = world.sm120("prepare", "demo", "--mirror", world.upstream.mirror, "--into", folder, "--json").json()
+    assert again == told
