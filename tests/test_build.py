@@ -117,9 +117,9 @@ def test_a_recipe_becomes_a_wheel_that_installs_and_a_second_run_has_nothing_to_
     world.patch("demo", "0.9--1.1", "0002-already-in.patch", upstream_has)
 
     first = world.sm120(*arguments(world)).ok()
-    wheel = next(world.dist.iterdir())
+    wheel = next(world.dist.glob("*.whl"))
     assert wheel.name.startswith(f"demo-1.0+cu130.torch211.sm120a-cp3{sys.version_info.minor}-")
-    assert [entry.name for entry in world.dist.iterdir()] == [wheel.name]
+    assert {entry.name for entry in world.dist.iterdir()} == {wheel.name, f"{wheel.name}.build.json"}
     for text in (
         f"dist/{wheel.name}",
         hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -207,7 +207,7 @@ def test_a_stopped_build_goes_on_where_it_was(world: World, stand_in: Path, stop
     now = {file.name: json.loads(file.read_text())["started"] for file in (work / "records").iterdir()}
     assert {name: now[name] for name in kept} == kept, "no finished stage ran again"
     assert next(world.build.rglob("a.cc.o")).stat().st_mtime_ns == compiled, "a.cc was not compiled again"
-    assert len(list(world.dist.iterdir())) == 1
+    assert len(list(world.dist.glob("*.whl"))) == 1
 
 
 def test_a_compile_error_shows_the_first_error_and_not_the_whole_log(world: World, stand_in: Path) -> None:
@@ -261,3 +261,27 @@ def test_an_nvcc_of_another_version_is_refused(world: World, stand_in: Path, pyp
     file.write_text(file.read_text().replace('cuda = "13.0"', 'cuda = "13.2"'))
     outcome = world.sm120(*arguments(world, "--cuda-home", str(pypi_cuda.root)))
     outcome.failed(42, "this nvcc is CUDA 13.0, the build is for CUDA 13.2", "--cuda-home")
+
+
+def test_a_prepared_folder_is_built_by_another_frontend(world: World, stand_in: Path, tmp_path: Path) -> None:
+    prepare(world, stand_in)
+    after = {**DEMO, "a.cc": DEMO["a.cc"].replace("return 1", "return 41")}
+    world.patch("demo", "1.0", "0001-answer.patch", make_patch(dict(DEMO), after, world.root / "scratch"))
+    folder = tmp_path / "prepared"
+    told = world.sm120("prepare", "demo", "--mirror", world.upstream.mirror, "--into", folder, "--json").json()
+    assert (folder / "cuda/bin/nvcc").is_file()
+    assert "return 41" in (folder / "project/a.cc").read_text()
+    python = Path(told["python"])
+    env = {
+        **world.variables(),
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "SKBUILD_CMAKE_ARGS": f"-C{folder / 'cache.cmake'}",
+    }
+    argv = [python, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "out", folder / "project"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as bundle:
+        assert bundle.read("demo/archs.txt").decode() == "120a recipe\n"
+    again = world.sm120("prepare", "demo", "--mirror", world.upstream.mirror, "--into", folder, "--json").json()
+    assert again == told

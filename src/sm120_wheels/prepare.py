@@ -28,6 +28,8 @@ class Prepared:
     """For ``cmake -C``: also in SKBUILD_CMAKE_ARGS."""
     cuda: Path
     """Root of the toolkit: also reached as ``cuda`` in the folder."""
+    python: Path
+    """Interpreter of a locked environment that has the build tools and torch's headers."""
     tools: tuple[Path, ...]
     """Hash-locked requirements of the build environment."""
 
@@ -62,7 +64,14 @@ def prepare(request: BuildRequest, into: Path, options: BuildOptions) -> Prepare
         _link(work.root / "project", project)
         _link(work.root / "cuda", provisioned.cuda.root)
     locks = tuple(paths.recipes_root() / "locks" / f"{name}.txt" for name in pins.tools)
-    return Prepared(plan=plan, project=project, cache=cache, cuda=provisioned.cuda.root, tools=locks)
+    return Prepared(
+        plan=plan,
+        project=project,
+        cache=cache,
+        cuda=provisioned.cuda.root,
+        python=provisioned.environment.python,
+        tools=locks,
+    )
 
 
 def cmake_cache(defines: Mapping[str, str], environment: Mapping[str, str]) -> str:

@@ -36,11 +36,13 @@ def command(request: BuildRequest, into: Path, options: BuildOptions, as_json: b
             "project": str(done.project),
             "cache": str(done.cache),
             "cuda": str(done.cuda),
+            "python": str(done.python),
             "tools": [str(lock) for lock in done.tools],
         }
         out.print_json(json.dumps(told))
         return
     out.print(f"{done.plan.identifier} is prepared in {into}", markup=False)
     out.print(f"  export SKBUILD_CMAKE_ARGS=-C{done.cache} CUDACXX={done.cuda}/bin/nvcc", markup=False)
-    out.print(f"  pip install --require-hashes {' '.join(f'-r {lock}' for lock in done.tools)}", markup=False)
-    out.print(f"  pip wheel --no-build-isolation --no-deps {done.project}", markup=False)
+    out.print(f"  {done.python} -m build --wheel --no-isolation {done.project}", markup=False)
+    locks = " ".join(f"-r {lock}" for lock in done.tools)
+    out.print(f"or in an environment of your own: pip install --require-hashes {locks}", markup=False)
