@@ -20,8 +20,8 @@ from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, sim
 from sm120_wheels.errors import SettingError, UnknownRecipeError, near_misses
 from sm120_wheels.files import human_bytes, human_seconds
 
-#: Measured with sccache-dist (docs/evidence/caches.md): the part of nvcc's time that stays where it was started, what is
-#: sent for a file (MB), and the rest of a transfer (s).
+#: Measured with sccache-dist (docs/evidence/caches.md): the part of nvcc's time that stays where it was started, what
+#: is sent for a file (MB), and the rest of a transfer (s).
 LOCAL_SHARE = 0.25
 SENT_MB = 2.0
 ROUND_TRIP_S = 0.2

@@ -1,9 +1,9 @@
 """sccache in front of a build's compilers: a server of its own for one build, its settings, its counts.
 
 The server runs outside of the build's network namespace and is met at a Unix socket, so it reaches the shared store and
-sccache-dist's scheduler; the address and the credentials are in its environment only. It compiles in its own processes, so
-the launcher stands in front of sccache: memory is reserved by prediction, for hits too (they hold it for a moment), and
-what is seen teaches nothing.
+sccache-dist's scheduler; the address and the credentials are in its environment only. It compiles in its own
+processes, so the launcher stands in front of sccache: memory is reserved by prediction, for hits too (they hold it
+for a moment), and what is seen teaches nothing.
 
 Not the default: see docs/decisions/compiler-caches.md.
 """

@@ -29,7 +29,8 @@ def compiler_cache(
     ``session.cache`` says what it did. ``work_dir`` must be there and be this build's own.
 
     ``auto`` takes ccache and nothing else: sccache makes objects that differ in a symbol and compiles outside of the
-    launcher, so it has to be asked for. Raises :class:`ToolMissingError` for a tool that was asked for and is not there.
+    launcher, so it has to be asked for. Raises :class:`ToolMissingError` for a tool that was asked for and is not
+    there.
     """
     if choice == "off":
         session.cache = stats.CacheReport(tool="none", why="switched off")
