@@ -1,12 +1,12 @@
-"""Compiles that were done before, elsewhere: cold, from the local cache in another folder, from Redis on another "machine".
+"""Compiles that were done before: cold, from the local cache in another folder, from Redis on another "machine".
 
     python benchmarks/caches.py WORK --target CMakeFiles/…/copy.cu.o … [--json FILE]
 
-WORK is a work folder with a configured build (`sm120 build RECIPE --keep-work` leaves one). It is copied to other paths, the
-paths in its ninja files changed. The second machine is a network namespace of its own with the toolkit and the environment
-at other paths too; it has no cache but the Redis server outside, which it reaches by an address. All compiles run without
-network, as in a build. Every object must be the same as without any cache. The last line is warm over cold, for the
-slower of the two warm runs.
+WORK is a work folder with a configured build (`sm120 build RECIPE --keep-work` leaves one). It is copied to other
+paths, the paths in its ninja files changed. The second machine is a network namespace of its own with the toolkit and
+the environment at other paths too; it has no cache but the Redis server outside, which it reaches by an address. All
+compiles run without network, as in a build. Every object must be the same as without any cache. The last line is warm
+over cold, for the slower of the two warm runs.
 
 Needs root (namespaces), ccache, redis-server and ip.
 """
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -191,8 +192,20 @@ def redis(stack: ExitStack, folder: Path) -> str:
         probe.bind((_OUTSIDE, 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", _OUTSIDE, "--protected-mode", "no", "--save", ""]
-        + ["--dir", str(folder)],
+        [
+            "redis-server",
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            _OUTSIDE,
+            "--protected-mode",
+            "no",
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ],
         stdout=subprocess.DEVNULL,
     )
     stack.callback(server.wait)
@@ -229,14 +242,15 @@ def main(work: Path | None, targets: tuple[str, ...], file: Path | None, asked: 
             Machine(work=top / "m3/w", cuda=top / "m3/opt/cuda", environment=top / "m3/opt/environment"), origin
         )
         runs: dict[str, Run] = {}
-        for name, run in {
+        wanted: dict[str, Callable[[], Run]] = {
             "no cache": lambda: compile_once(first, targets, "off", ""),
             "cold": lambda: compile_once(second, targets, "ccache", address),
             "warm, local, another folder": lambda: compile_once(
                 copied(Machine(work=top / "fourth", **there), origin), targets, "ccache", ""
             ),
             "warm, Redis, another machine": lambda: elsewhere(third, targets, address, top / "m3"),
-        }.items():
+        }
+        for name, run in wanted.items():
             runs[name] = run()
             print(f"{name}: {runs[name].wall_s} s; {'; '.join(runs[name].lines)}", file=sys.stderr, flush=True)
             if file is not None:
@@ -244,9 +258,8 @@ def main(work: Path | None, targets: tuple[str, ...], file: Path | None, asked: 
     print("| run | wall | hits | misses | compiled | same bytes as without a cache |\n|---|--:|--:|--:|--:|---|")
     for name, done in runs.items():
         same = sum(done.objects[t] == runs["no cache"].objects[t] for t in targets)
-        print(
-            f"| {name} | {done.wall_s:.1f} s | {done.hits} | {done.misses} | {done.compiled} | {same} of {len(targets)} |"
-        )
+        counts = f"{done.hits} | {done.misses} | {done.compiled}"
+        print(f"| {name} | {done.wall_s:.1f} s | {counts} | {same} of {len(targets)} |")
     warm = max(done.wall_s for name, done in runs.items() if name.startswith("warm"))
     print(f"caches: {warm / runs['cold'].wall_s:.4f}")
 

@@ -61,6 +61,7 @@ def compile_package(
             shared_cache=shared_cache,
             work_dir=work.root / "scheduler",
             tell=note,
+            jobs=jobs_wanted,
         ),
     ):
         if plan.backend == "flashinfer-aot":

@@ -20,10 +20,11 @@ from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, sim
 from sm120_wheels.errors import SettingError, UnknownRecipeError, near_misses
 from sm120_wheels.files import human_bytes, human_seconds
 
-#: Measured with sccache-dist (docs/evidence/caches.md): the part of nvcc's time that stays where it was started, what is
-#: sent for a file (MB), and the rest of a transfer (s).
-LOCAL_SHARE = 0.25
-SENT_MB = 2.0
+#: Assumptions for several builders, from one measured file, sgl-kernel's copy.cu (docs/evidence/caches.md): which part
+#: of nvcc's time stays on the client (preprocessing, fatbinary); what is sent, MB: three texts of 2 MB compressed.
+LOCAL_SHARE = 0.08
+SENT_MB = 6.0
+#: The rest of a transfer, seconds. Not measured: a guess for a local network.
 ROUND_TRIP_S = 0.2
 
 
@@ -269,7 +270,7 @@ def _print_machines(rows: list[SimulatedMachines], *, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("builders", "cores", "memory", "files", "time", "one builder", "lower bound", "peak on one"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             str(row.machines),

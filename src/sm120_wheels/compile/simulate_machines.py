@@ -2,12 +2,12 @@
 
 The model, and what it leaves out:
 
-- A compile has a part that stays on the client (preprocessing and what cannot be sent) and a part that goes to a builder.
-  The client does the first with its own cores, first come first served.
-- What is sent goes over one link of the client, one after the other, at its speed, plus a fixed time for each. What comes
-  back is small beside it and is not in the model.
-- A file goes to the builder with the fewest for each of its cores, as sccache's scheduler does it; each builder admits by
-  the policy itself, within its own memory. So many are under way as there are cores on all builders.
+- A compile has a part that stays on the client (preprocessing and what cannot be sent) and a part that goes to a
+  builder. The client does the first with its own cores, first come first served.
+- What is sent goes over one link of the client, one after the other, at its speed, plus a fixed time for each. What
+  comes back is small beside it and is not in the model.
+- A file goes to the builder with the fewest for each of its cores, as sccache's scheduler does it; each builder
+  admits by the policy itself, within its own memory. So many are under way as there are cores on all builders.
 - Not in it: links and configure, the first transfer of the toolchain, builders of other speeds, a scheduler that fails.
 """
 
@@ -23,8 +23,8 @@ from sm120_wheels.compile.policy import Policy, Task, lower_bound
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """``bytes_each``: what is sent for a file (compressed text); ``bytes_per_s`` of the client's link; ``seconds_each``:
-    the rest of what a transfer takes."""
+    """``bytes_each``: what is sent for a file (compressed text); ``bytes_per_s`` of the client's link;
+    ``seconds_each``: the rest of what a transfer takes."""
 
     bytes_each: int
     bytes_per_s: float
@@ -53,8 +53,9 @@ def simulate_machines(
     link: Link,
     truth: Mapping[str, tuple[int, float]] | None = None,
 ) -> Machines:
-    """Run ``tasks`` in the order given. ``cores`` and ``budget`` (bytes) are each builder's; ``local_share``: which part of
-    a compile's time stays on the client. ``truth``: real (bytes, seconds) where the tasks are only predictions."""
+    """Run ``tasks`` in the order given. ``cores`` and ``budget`` (bytes) are each builder's; ``local_share``: which
+    part of a compile's time stays on the client. ``truth``: real (bytes, seconds) where the tasks are only
+    predictions."""
     real = {task.key: (task.memory, task.seconds) for task in tasks} | dict(truth or {})
     remote = {key: (memory, seconds * (1 - local_share)) for key, (memory, seconds) in real.items()}
     policies = [Policy(budget=budget, cores=cores, patience_s=float("inf")) for _ in range(machines)]

@@ -57,8 +57,18 @@ def test_a_compile_goes_to_ccache_with_response_files_and_long_words_replaced(to
     (told / "flags.rsp").write_text('-I/s/include "-DTEXT=a b"')
     command = ["/x/nvcc", "--generate-dependencies-with-compile", "--options-file", "flags.rsp", "-c", "/s/a.cu"]
     assert front.front([*command, "-o", f"{told}/a.o"]) == (
-        ["ccache", "/x/nvcc", "-MD", "-I.sm120-roots/src/include", "-DTEXT=a b", "-c", ".sm120-roots/src/a.cu"]
-        + ["-o", ".sm120-roots/build/a.o", "-DSM120_HEADER_NAMES=names"]
+        [
+            "ccache",
+            "/x/nvcc",
+            "-MD",
+            "-I.sm120-roots/src/include",
+            "-DTEXT=a b",
+            "-c",
+            ".sm120-roots/src/a.cu",
+            "-o",
+            ".sm120-roots/build/a.o",
+            "-DSM120_HEADER_NAMES=names",
+        ]
     )
 
 

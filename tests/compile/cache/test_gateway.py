@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -71,8 +72,8 @@ def test_redis_keeps_what_was_put_and_refuses_those_it_does_not_know(redis: int)
 
 
 class _Files(BaseHTTPRequestHandler):
-    kept: dict[str, bytes]
-    asked: list[str]
+    kept: ClassVar[dict[str, bytes]]
+    asked: ClassVar[list[str]]
 
     def do_GET(self) -> None:
         self.asked.append(self.headers.get("Authorization", ""))
@@ -88,13 +89,16 @@ class _Files(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Quiet."""
 
 
 def test_http_gets_and_puts_below_a_folder_with_a_token() -> None:
-    handler = type("Files", (_Files,), {"kept": {}, "asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    class Handler(_Files):
+        kept: ClassVar[dict[str, bytes]] = {}
+        asked: ClassVar[list[str]] = []
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         shared = SharedCache(address=f"http://127.0.0.1:{server.server_port}/cache")
         store = open_store(shared, Credentials(token=SECRET))
@@ -103,8 +107,8 @@ def test_http_gets_and_puts_below_a_folder_with_a_token() -> None:
         assert store.get("k") == b"data"
         store.close()
         server.shutdown()
-    assert list(handler.kept) == ["/cache/k"]
-    assert set(handler.asked) == {f"Bearer {SECRET}"}
+    assert list(Handler.kept) == ["/cache/k"]
+    assert set(Handler.asked) == {f"Bearer {SECRET}"}
 
 
 @needs_redis
@@ -190,7 +194,10 @@ def test_an_address_that_swallows_packets_costs_less_than_a_second(tmp_path: Pat
         "with gateway.served(SharedCache(address='redis://10.1.2.3'), Credentials(), "
         "socket=pathlib.Path(sys.argv[1]), tell=said.append): print(time.monotonic() - began, said)"
     )
-    link = "ip link add d0 type veth peer name d1 && ip link set d1 up && ip addr add 10.1.2.1/24 dev d0 && ip link set d0 up"
+    link = (
+        "ip link add d0 type veth peer name d1 && ip link set d1 up && "
+        "ip addr add 10.1.2.1/24 dev d0 && ip link set d0 up"
+    )
     made = subprocess.run(["unshare", "--net", "sh", "-c", link], check=False, capture_output=True)
     if made.returncode != 0:
         pytest.skip("not run: no network namespace with a link can be made here")

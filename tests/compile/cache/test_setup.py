@@ -86,7 +86,7 @@ def test_another_compiler_is_another_key(runtime: Runtime, tmp_path: Path, monke
     driver.write_text(f'#!/bin/sh\ncase "$1" in -print-prog-name=cc1plus) echo {part} ;; *) exec {real} "$@" ;; esac\n')
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
-    counts = []
+    counts: list[int] = []
     for text in ("first", "second", "first"):
         part.write_text(text)
         tree = Tree(top=tmp_path / f"t{len(counts)}").write(a__cpp=HOST, shared__h=SHARED)

@@ -41,7 +41,7 @@ def test_an_address_says_where_and_how(value: str, expected: SharedCache | None)
     ],
 )
 def test_what_is_no_address_is_an_error_that_names_its_place(value: object, text: str) -> None:
-    with pytest.raises(SettingError, match="shared cache|Redis") as caught:
+    with pytest.raises(SettingError, match=r"shared cache|Redis") as caught:
         parse(value, "environment variable SM120_SHARED_CACHE")
     assert text in str(caught.value)
     assert "environment variable SM120_SHARED_CACHE" in str(caught.value)

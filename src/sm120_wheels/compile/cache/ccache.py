@@ -3,8 +3,8 @@
     build tool → stable-compile.sh → sm120-cc-front → ccache ─ hit
                                                        └ miss → launcher → sm120-cc-run → nvcc
 
-A hit asks for no memory: only ccache's prefix command, the launcher, does. ccache's own configuration files are not read,
-so that two machines do the same; the folder and its size can be set.
+A hit asks for no memory: only ccache's prefix command, the launcher, does. ccache's own configuration files are not
+read, so that two machines do the same; the folder and its size can be set.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     sm120-cc-front COMPILER ARGUMENT…            what the build tool starts: shows ccache a command line without folders
     sm120-cc-cpp   COMPILER ARGUMENT… -E SOURCE  what ccache starts to preprocess: every pass of nvcc, not just one
-    sm120-cc-run   COMPILER ARGUMENT…            what the launcher starts on a miss, when it was admitted: the compile itself
+    sm120-cc-run   COMPILER ARGUMENT…            what the launcher starts on a miss: the compile itself
 
 It uses nothing of this package and starts without ``site``, since one stands in front of every compile. It stores and
 decides nothing; that is ccache's part.
 
 Folders. Sources, the toolkit and the environment lie elsewhere on each machine. Links in the build folder
-(``.sm120-roots/src`` …) stand for them, and every argument that names such a folder is rewritten to go through its link.
-The command line, the paths of headers that ccache remembers and the dependency file are then relative to the build
-folder and the same everywhere.
+(``.sm120-roots/src`` …) stand for them, and every argument that names such a folder is rewritten to go through its
+link. The command line, the paths of headers that ccache remembers and the dependency file are then relative to the
+build folder and the same everywhere.
 
 Passes. ``nvcc -E`` gives the text of one architecture's device pass only. A change that only the host pass or another
 architecture sees would be a hit with an old object (seen with ccache 4.7.5). Here ``nvcc --dryrun`` says which

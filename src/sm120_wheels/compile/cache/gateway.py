@@ -1,11 +1,12 @@
-"""The way of compiles to a shared store: a Unix socket that speaks enough Redis for ccache, served by the build's process.
+"""The way of compiles to a shared store: a Unix socket that speaks enough Redis for ccache, served by the build's
+process.
 
 Configure and compile have no network (``isolation.py``), but a Unix socket by path reaches through. So one thread here
 answers, and only here are the store's address, its credentials and its time limits. What the build sees is a socket.
 
 A store that fails once is not asked again in this build: every lookup is then a miss at once. Entries are stored in the
-background, so a compile never waits for a write. Each carries a digest, or a signature where there is a key; one that does
-not match is a miss.
+background, so a compile never waits for a write. Each carries a digest, or a signature where there is a key; one that
+does not match is a miss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a compile depends on beside its sources: the compiler's programs by content, and which headers there are.
 
-Caches look at the driver program alone by default. nvcc is only the driver: cicc, ptxas, cudafe++ and the host compiler's
-own parts make the bytes.
+Caches look at the driver program alone by default. nvcc is only the driver: cicc, ptxas, cudafe++ and the host
+compiler's own parts make the bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """sccache in front of a build's compilers: a server of its own for one build, its settings, its counts.
 
 The server runs outside of the build's network namespace and is met at a Unix socket, so it reaches the shared store and
-sccache-dist's scheduler; the address and the credentials are in its environment only. It compiles in its own processes, so
-the launcher stands in front of sccache: memory is reserved by prediction, for hits too (they hold it for a moment), and
-what is seen teaches nothing.
+sccache-dist's scheduler; the address and the credentials are in its environment only. It compiles in its own
+processes, so the launcher stands in front of sccache: memory is reserved by prediction, for hits too (they hold it
+for a moment), and what is seen teaches nothing.
+
+With builders on other machines (``[dist]`` in ``SCCACHE_CONF``) this machine's memory is not what bounds the build:
+there is no launcher then, and as many compiles are under way as ``--jobs`` says.
 
 Not the default: see docs/decisions/compiler-caches.md.
 """
@@ -15,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +30,16 @@ from sm120_wheels.compile.cache.gateway import reachable
 from sm120_wheels.compile.cache.stats import CacheReport, SharedReport
 from sm120_wheels.compile.cache.stores import open_store
 from sm120_wheels.compile.session import CompileSession
-from sm120_wheels.errors import CommandError, ToolMissingError
+from sm120_wheels.errors import CommandError, SettingError, ToolMissingError
 from sm120_wheels.process import run
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 #: What the server may have of our environment; the rest could change what is compiled or where it is kept.
-_KEPT = ("HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "SCCACHE_CONF", "SCCACHE_CACHE_SIZE", "AWS_ACCESS_KEY_ID")
+_KEPT = ("HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "SCCACHE_CACHE_SIZE")
 _KEPT_PREFIX = "AWS_"
 
 
@@ -51,6 +60,7 @@ def in_front(
     work_dir: Path,
     tell: Callable[[str], None],
     environ: Mapping[str, str],
+    jobs: int | None = None,
 ) -> Iterator[None]:
     """Start a server, put sccache behind the launcher, and stop the server again."""
     program, version = find(environ)
@@ -72,12 +82,31 @@ def in_front(
         raise CommandError("the server of sccache does not start", where=str(program), why=exc.why) from exc
     try:
         session.environment |= client
-        session.launcher = [*session.launcher, str(program)]
+        if scheduler := distributed(server):
+            session.launcher = [str(program)]
+            session.ninja_jobs = jobs or os.cpu_count() or 1
+            tell(f"{session.ninja_jobs} compiles at once, sent to the builders of {scheduler}")
+        else:
+            session.launcher = [*session.launcher, str(program)]
         yield
     finally:
         session.cache = _report(program, version, server, report)
         run([program, "--stop-server"], env=server, check=False)
         socket.unlink(missing_ok=True)
+
+
+def distributed(environ: Mapping[str, str]) -> str | None:
+    """The address of the scheduler that sccache's configuration file names. Raises :class:`SettingError`."""
+    file = Path(environ["SCCACHE_CONF"])
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except (OSError, ValueError) as exc:
+        raise SettingError(
+            "sccache's configuration cannot be read", where=f"{file} (SCCACHE_CONF)", why=str(exc)
+        ) from exc
+    address = values.get("dist", {}).get("scheduler_url")
+    return str(address) if address else None
 
 
 def store_variables(shared_cache: shared.SharedCache, credentials: shared.Credentials) -> dict[str, str]:

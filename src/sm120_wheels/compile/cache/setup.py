@@ -24,19 +24,22 @@ def compiler_cache(
     work_dir: Path,
     tell: Callable[[str], None],
     environ: Mapping[str, str] = os.environ,
+    jobs: int | None = None,
 ) -> Iterator[None]:
     """While the block runs, ``session.launcher`` and ``session.environment`` go through the cache; after it,
-    ``session.cache`` says what it did. ``work_dir`` must be there and be this build's own.
+    ``session.cache`` says what it did. ``work_dir`` must be there and be this build's own. ``jobs``: compiles at once on
+    builders of sccache-dist.
 
     ``auto`` takes ccache and nothing else: sccache makes objects that differ in a symbol and compiles outside of the
-    launcher, so it has to be asked for. Raises :class:`ToolMissingError` for a tool that was asked for and is not there.
+    launcher, so it has to be asked for. Raises :class:`ToolMissingError` for a tool that was asked for and is not
+    there.
     """
     if choice == "off":
         session.cache = stats.CacheReport(tool="none", why="switched off")
         yield
         return
     if choice == "sccache":
-        with sccache.in_front(session, shared_cache, work_dir=work_dir, tell=tell, environ=environ):
+        with sccache.in_front(session, shared_cache, work_dir=work_dir, tell=tell, environ=environ, jobs=jobs):
             yield
         return
     found = ccache.find(environ)

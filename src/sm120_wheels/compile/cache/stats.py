@@ -81,7 +81,8 @@ class CacheReport:
 def _shared_line(shared: SharedReport) -> str:
     if shared.state == "unreachable":
         return f"shared cache {shared.where}: not used ({shared.why})"
-    text = f"shared cache {shared.where}: {human_bytes(shared.bytes_read)} read, {human_bytes(shared.bytes_written)} written"
+    moved = f"{human_bytes(shared.bytes_read)} read, {human_bytes(shared.bytes_written)} written"
+    text = f"shared cache {shared.where}: {moved}"
     if shared.damaged:
         text += f", {shared.damaged} damaged entries left aside"
     if shared.dropped:

@@ -1,7 +1,7 @@
 """Shared stores: get and put bytes under a key, in Redis, over HTTP or in object storage.
 
-A store that does not answer raises ``StoreError`` after a fraction of a second. Retrying, counting and giving up are the
-gateway's.
+A store that does not answer raises ``StoreError`` after a fraction of a second. Retrying, counting and giving up are
+the gateway's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
@@ -219,7 +220,11 @@ class S3Store:
         config = Config(
             connect_timeout=CONNECT_S, read_timeout=ANSWER_S, retries={"total_max_attempts": 1}, max_pool_connections=64
         )
-        self._new = lambda: boto3.client("s3", endpoint_url=shared.endpoint, region_name=shared.region, config=config)
+
+        def new() -> Any:
+            return boto3.client("s3", endpoint_url=shared.endpoint, region_name=shared.region, config=config)
+
+        self._new: Callable[[], Any] = new
         self._made: Any = None
         self._lock = threading.Lock()
 
@@ -253,7 +258,7 @@ class S3Store:
             return self._made
 
     def _code(self, exc: Exception) -> str:
-        return str(exc.response["Error"]["Code"]) if isinstance(exc, self._client_error) else ""  # type: ignore[attr-defined]
+        return str(exc.response["Error"]["Code"]) if isinstance(exc, self._client_error) else ""
 
     def _say(self, exc: Exception) -> str:
         return f"the storage answered {self._code(exc)}" if self._code(exc) else type(exc).__name__
