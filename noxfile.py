@@ -20,7 +20,7 @@ TEST_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 #: What each lock of the sessions' own environments is made from, by the session ``lock``.
 LOCKED = {
     "dev": ["--all-extras", "--group=dev", "--group=build"],
-    "run": ["--extra=serve", "--group=build", "--constraint=requirements/dev.txt"],
+    "run": ["--extra=serve", "--extra=smoke", "--group=build", "--constraint=requirements/dev.txt"],
 }
 
 
@@ -52,6 +52,12 @@ def build_flashinfer(session: nox.Session) -> None:
 def build_selftest(session: nox.Session) -> None:
     """Build our own small CUDA package: the quickest proof that this machine can build for SM120."""
     _sm120(session, "build", "selftest")
+
+
+@nox.session
+def build_controls(session: nox.Session) -> None:
+    """Build the faulty operators that the smoke test must not pass; see docs/how-to/prove-the-smoke-test.md."""
+    _sm120(session, "build", "controls")
 
 
 @nox.session
@@ -106,8 +112,7 @@ def audit(session: nox.Session) -> None:
 @nox.session
 def smoke(session: nox.Session) -> None:
     """Launch a wheel's operators on a GPU and check what they compute: nox -s smoke -- WHEEL…"""
-    session.install("-e", ".[smoke]")
-    session.run("sm120", "smoke", *session.posargs)
+    _sm120(session, "smoke")
 
 
 @nox.session
