@@ -277,7 +277,16 @@ def test_a_prepared_folder_is_built_by_another_frontend(world: World, stand_in: 
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "SKBUILD_CMAKE_ARGS": f"-C{folder / 'cache.cmake'}",
     }
-    argv = [python, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "out", folder / "project"]
+    argv: list[str | Path] = [
+        python,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        tmp_path / "out",
+        folder / "project",
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tmp_path / "out").glob("*.whl")

@@ -30,7 +30,7 @@ def test_the_cache_survives_cmakes_own_reading(tmp_path: Path) -> None:
     shown = "\n".join(f'file(APPEND "${{CMAKE_BINARY_DIR}}/out" "{name}=${{{name}}}\\n")' for name in values)
     lists = f"cmake_minimum_required(VERSION 3.20)\nproject(p NONE)\n{shown}\n"
     (tmp_path / "CMakeLists.txt").write_text(lists + 'file(APPEND "${CMAKE_BINARY_DIR}/out" "E=$ENV{RECIPE}\\n")\n')
-    argv = [cmake, "-C", tmp_path / "cache.cmake", "-S", tmp_path, "-B", tmp_path / "b"]
+    argv: list[str | Path] = [cmake, "-C", tmp_path / "cache.cmake", "-S", tmp_path, "-B", tmp_path / "b"]
     subprocess.run(argv, check=True, capture_output=True)
     told = (tmp_path / "b/out").read_text().splitlines()
     assert told == ["ARCHS=120a;121a", 'ODD=a "b" ${HOME} \\ c', "E=x;y"]
