@@ -90,10 +90,13 @@ def check_memory(plan: Plan, *, memory: int | None) -> None:
 
 def profile_path(plan: Plan) -> Path | None:
     """The measured profile that ships with the recipe for this target: this version's, else the nearest older one's,
-    else the oldest; None where there is none. Sources that a version does not have do no harm."""
+    else the oldest; None where there is none. Sources that a version does not have do no harm. A build that leaves out
+    patches has one of its own (``…-whole.csv``), where it was measured."""
     targets = "+".join(arch.number for arch in plan.targets)
     folder = paths.recipes_root() / plan.recipe / "profiles"
-    found = {Version(file.name.partition("-sm")[0]): file for file in folder.glob(f"*-sm{targets}.csv")}
+    kinds = ("-whole", "") if plan.without_patches else ("",)
+    files_of = next((found for kind in kinds if (found := sorted(folder.glob(f"*-sm{targets}{kind}.csv")))), [])
+    found = {Version(file.name.partition("-sm")[0]): file for file in files_of}
     older = [version for version in found if version <= Version(plan.version)]
     return found[max(older) if older else min(found)] if found else None
 

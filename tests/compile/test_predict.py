@@ -15,7 +15,7 @@ from sm120_wheels.compile.predict import Prediction, bias_of, fit, key_of, margi
 from sm120_wheels.compile.profile import Footprint, Profile, Store, Unit, read_profile
 from sm120_wheels.paths import recipes_root
 
-SHIPPED = recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a.csv"
+SHIPPED = recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a-whole.csv"
 
 
 def command(source: str = "/b/src/csrc/gemm/a.cu", flags: str = "-arch=sm_120a") -> CompileCommand:

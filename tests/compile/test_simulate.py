@@ -33,7 +33,7 @@ def test_no_simulation_beats_the_lower_bound_or_uses_more_than_the_budget(
 
 def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget() -> None:
     """The benchmark's promise at the machines it is most often built on; benchmarks/schedule.py has the whole table."""
-    true = read_profile(recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a.csv").tasks()
+    true = read_profile(recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a-whole.csv").tasks()
     predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
     truth = {t.key: (t.memory, t.seconds) for t in true}
     for cores, gib in ((2, 24), (16, 48), (16, 64), (64, 128)):
@@ -44,7 +44,7 @@ def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget(
 
 def test_a_second_small_build_does_not_wait_for_the_first_and_the_first_loses_only_its_share() -> None:
     """flashinfer's minimal profile, begun five minutes after sgl-kernel on the same two cores."""
-    profiles = {"first": ("sgl-kernel", "0.4.4-sm120a"), "second": ("flashinfer", "0.7.4-sm120f")}
+    profiles = {"first": ("sgl-kernel", "0.4.4-sm120a-whole"), "second": ("flashinfer", "0.7.4-sm120f")}
     tasks = {
         build: [
             replace(t, key=f"{build} {t.key}", build=build, arrived=0.0 if build == "first" else 300.0)
