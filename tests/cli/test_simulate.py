@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from sm120_wheels.cli.simulate import command
+from sm120_wheels.paths import recipes_root
+
+WHOLE = str(recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a-whole.csv")
 
 
 def sm120(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +22,7 @@ def sm120(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_machines_are_compared_with_fixed_job_counts() -> None:
-    ran = sm120("simulate", "sgl-kernel", "--cores", "16", "--memory", "40GiB", "--memory", "128GiB", "--json")
+    ran = sm120("simulate", "--profile", WHOLE, "--cores", "16", "--memory", "40GiB", "--memory", "128GiB", "--json")
     assert ran.returncode == 0, ran.stderr
     tight, roomy = json.loads(ran.stdout)
     assert tight["makespan_s"] > roomy["makespan_s"] >= roomy["lower_bound_s"] > 500
@@ -29,14 +32,14 @@ def test_two_machines_are_compared_with_fixed_job_counts() -> None:
 
 
 def test_people_get_a_table() -> None:
-    ran = sm120("simulate", "sgl-kernel", "--cores", "4", "--memory", "24GiB")
+    ran = sm120("simulate", "--profile", WHOLE, "--cores", "4", "--memory", "24GiB")
     assert ran.returncode == 0, ran.stderr
     assert "-j cores = -j4" in ran.stdout
     assert "out of memory" in ran.stdout
 
 
 def test_a_machine_that_is_too_small_is_refused_with_the_file() -> None:
-    ran = sm120("simulate", "sgl-kernel", "--memory", "10GiB")
+    ran = sm120("simulate", "--profile", WHOLE, "--memory", "10GiB")
     assert ran.returncode == 45
     assert "csrc/gemm/fp8_gemm_kernel.cu needs 19.8 GB" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -8,7 +8,10 @@ from sm120_smoke.case import EXACT, Launch, Needs, NotRun, case
 from sm120_smoke.lazy import torch
 
 
-@case("sgl_kernel::cutlass_mla_get_workspace_size")
+@case(
+    "sgl_kernel::cutlass_mla_get_workspace_size",
+    needs=Needs(capability=((10, 0),), why="the size is for cutlass_mla_decode, which takes 10.0 only"),
+)
 @pytest.mark.parametrize(("length", "batch", "splits"), [(128, 1, 1), (4096, 7, 4)])
 def test_cutlass_mla_get_workspace_size(length: int, batch: int, splits: int) -> Launch:
     """Computed on the host: for each split of each of 128 heads 512 float32 sums and a log-sum-exp."""
