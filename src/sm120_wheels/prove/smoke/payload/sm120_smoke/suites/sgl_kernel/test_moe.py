@@ -276,7 +276,7 @@ def _grouping(operator: str, tokens: int, topk: int, experts: int, n: int, k: in
 
     def reference() -> list[object]:
         expected = references.grouping(ids, experts, n, k, scales=scales, transposed=transposed)
-        # get_cutlass_w4a8_moe_mm_data takes two permutations and writes neither (csrc/moe/cutlass_moe/w4a8/w4a8_moe_data.cu)
+        # get_cutlass_w4a8_moe_mm_data takes two permutations and writes neither (w4a8_moe_data.cu of 0.4.4)
         return expected[:3] if transposed else expected
 
     transposed = operator == "get_cutlass_w4a8_moe_mm_data"
