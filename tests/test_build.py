@@ -220,6 +220,15 @@ def test_a_compile_error_shows_the_first_error_and_not_the_whole_log(world: Worl
     assert len(next(world.build.rglob("build.log")).read_text().splitlines()) > 2000
 
 
+def test_a_file_that_can_never_fit_is_refused_before_anything_is_fetched(world: World, stand_in: Path) -> None:
+    prepare(world, stand_in)
+    profiles = world.data / "recipes/demo/profiles"
+    profiles.mkdir()
+    (profiles / "1.0-sm120a.csv").write_text("source,peak_mib,seconds\nhuge.cu,90000000,5\n")
+    outcome = world.sm120("build", "demo", "--mirror", "file:///nowhere/{name}")
+    outcome.failed(45, "huge.cu needs 94.4 TB of memory to compile", "raise --memory")
+
+
 def test_a_failing_configure_has_its_own_code(world: World, stand_in: Path) -> None:
     prepare(world, stand_in, {"CMakeLists.txt": DEMO["CMakeLists.txt"] + "find_package(NoSuchThing REQUIRED)\n"})
     world.sm120(*arguments(world)).failed(50, "NoSuchThing", "build.log")

@@ -11,12 +11,13 @@ from typing import Any
 from packaging.version import Version
 
 from sm120_wheels import headers, paths
-from sm120_wheels.compile import cmake, flashinfer, progress
+from sm120_wheels.compile import budget, cmake, flashinfer, progress
 from sm120_wheels.compile.cache import setup as cache
 from sm120_wheels.compile.cache.ccache import Places
 from sm120_wheels.compile.cache.choice import Choice
 from sm120_wheels.compile.cache.shared import SharedCache
 from sm120_wheels.compile.isolation import no_network_prefix
+from sm120_wheels.compile.profile import check_fits, read_profile
 from sm120_wheels.compile.session import CompileSession, compile_session
 from sm120_wheels.console import note
 from sm120_wheels.plan import Plan
@@ -74,6 +75,16 @@ def compile_package(
         "network": "none (own network namespace)" if no_network_prefix() else "not isolated",
         "scheduler": session.summary.to_json(),
     }
+
+
+def check_memory(plan: Plan, *, memory: int | None) -> None:
+    """Refuse, before anything is downloaded, a plan with a file that this machine's memory can never hold.
+
+    Raises :class:`InsufficientMemoryError`. ``memory``: the user's limit in bytes.
+    """
+    profile = profile_path(plan)
+    if profile is not None:
+        check_fits(read_profile(profile), ceiling=budget.measure(cap=memory).ceiling)
 
 
 def profile_path(plan: Plan) -> Path | None:

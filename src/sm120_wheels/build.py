@@ -82,6 +82,8 @@ def build(request: BuildRequest, options: BuildOptions) -> BuildResult:
         done = work.read("finish")
         if done is not None and _wheels_are_there(done["output"]):
             return _measured(_result(plan, work, _bring_to(paths.dist_root(), done["output"]), up_to_date=True))
+        if work.read("compile") is None:
+            backends.check_memory(plan, memory=options.memory)
         patched = sources(plan, pins, work, options.settings)
         started = time.monotonic()
         provisioned = toolchain(plan, pins, options)

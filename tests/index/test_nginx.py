@@ -42,7 +42,8 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config = folder / "nginx.conf"
     config.write_text(
         # started by root, its workers would be somebody who may not enter a test's folders
-        f"{'user root;' if os.geteuid() == 0 else ''} daemon off; pid {folder}/pid; error_log {folder}/error.log;\nevents {{}}\n"
+        f"{'user root;' if os.geteuid() == 0 else ''} daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
+        "events {}\n"
         f"http {{ access_log off;\n{places}{recipe} }}\n"
     )
     process = subprocess.Popen([binary, "-c", config, "-p", folder])

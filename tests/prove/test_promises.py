@@ -1,4 +1,4 @@
-"""What the audit says of promises that a wheel's name makes, and of files that nobody loads. No GPU code is compiled."""
+"""What the audit says of promises that a wheel's name makes, and of files that nobody loads. Compiles no GPU code."""
 
 from __future__ import annotations
 
