@@ -81,7 +81,7 @@ def summary(session: nox.Session) -> None:
 @nox.session
 def release_check(session: nox.Session) -> None:
     """Everything that must be green before a publish: nox -s release_check -- dist/ --tests-report FILE"""
-    session.install("-e", ".", "--group=dev")
+    _install(session, "dev")
     session.run("sm120", "release-check", *session.posargs)
 
 

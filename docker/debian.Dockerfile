@@ -41,7 +41,7 @@ RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends \
 COPY --from=python /opt/python /opt/python
 ENV PATH=/opt/python/bin:$PATH SM120_CACHE_DIR=/cache SM120_BUILD_DIR=/work/build SM120_DIST_DIR=/work/dist
 # The project itself, as it is in the checkout that the image is made from; its dependencies are locked by hash.
-COPY docker/sm120.txt /opt/sm120.txt
+COPY requirements/run.txt /opt/sm120.txt
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /opt/sm120.txt
 COPY . /opt/sm120-wheels
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation \

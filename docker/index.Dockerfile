@@ -8,7 +8,7 @@
 ARG BASE
 
 FROM ${BASE}
-COPY docker/sm120.txt /opt/sm120.txt
+COPY requirements/run.txt /opt/sm120.txt
 RUN python3 -m venv /opt/sm120 && \
     /opt/sm120/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes \
       --requirement /opt/sm120.txt

@@ -20,7 +20,7 @@ RUN dnf --assumeyes --setopt=install_weak_deps=False install \
       "numactl-devel-${NUMACTL_VERSION:?give it: dnf list numactl-devel}" "ccache-${CCACHE_VERSION}" && \
     dnf clean all
 ENV PATH=/opt/python/cp312-cp312/bin:$PATH SM120_CACHE_DIR=/cache SM120_BUILD_DIR=/work/build SM120_DIST_DIR=/work/dist
-COPY docker/sm120.txt /opt/sm120.txt
+COPY requirements/run.txt /opt/sm120.txt
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /opt/sm120.txt
 COPY . /opt/sm120-wheels
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation \
