@@ -27,8 +27,8 @@ def compiler_cache(
     jobs: int | None = None,
 ) -> Iterator[None]:
     """While the block runs, ``session.launcher`` and ``session.environment`` go through the cache; after it,
-    ``session.cache`` says what it did. ``work_dir`` must be there and be this build's own. ``jobs``: compiles at once on
-    builders of sccache-dist.
+    ``session.cache`` says what it did. ``work_dir`` must be there and be this build's own. ``jobs``: compiles at once
+    on builders of sccache-dist.
 
     ``auto`` takes ccache and nothing else: sccache makes objects that differ in a symbol and compiles outside of the
     launcher, so it has to be asked for. Raises :class:`ToolMissingError` for a tool that was asked for and is not
