@@ -89,3 +89,27 @@ def test_any_template_is_refused_or_maps_without_failing(template: str) -> None:
         assert exc.where == "option --mirror"
     else:
         assert mirror is None or isinstance(mirror.map_url(REPOSITORY), str)
+
+
+def test_compiler_caches_come_from_option_environment_and_file(tmp_path: Path, own_config: Path) -> None:
+    own_config.parent.mkdir(parents=True)
+    own_config.write_text('compiler_cache = "off"\nshared_cache = "redis://from-the-file"\n')
+    environ = {"SM120_COMPILER_CACHE": "sccache", "SM120_SHARED_CACHE": "https://from.the/environment"}
+    found = [
+        resolve(environ={}, cwd=tmp_path),
+        resolve(environ=environ, cwd=tmp_path),
+        resolve(environ=environ, cwd=tmp_path, compiler_cache="ccache", shared_cache="redis://option"),
+    ]
+    assert [(s.compiler_cache, s.shared_cache and s.shared_cache.address) for s in found] == [
+        ("off", "redis://from-the-file"),
+        ("sccache", "https://from.the/environment"),
+        ("ccache", "redis://option"),
+    ]
+    assert resolve(environ={}, cwd=tmp_path, shared_cache="off").shared_cache is None
+
+
+def test_a_compiler_cache_that_is_none_is_an_error_that_names_its_place(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="'cache' is no compiler cache") as caught:
+        resolve(environ={"SM120_COMPILER_CACHE": "cache"}, cwd=tmp_path)
+    assert "environment variable SM120_COMPILER_CACHE" in str(caught.value)
+    assert "ccache" in caught.value.hint

@@ -72,6 +72,17 @@ def test_a_compile_goes_to_ccache_with_response_files_and_long_words_replaced(to
     )
 
 
+def test_the_maps_of_folders_have_one_order_wherever_the_folders_lie(
+    told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps = [f"-ffile-prefix-map={told}=build", "-ffile-prefix-map=/s=src"]
+    shown = []
+    for order in (maps, maps[::-1]):
+        monkeypatch.setenv("SM120_STABLE_HOST_FLAGS", "\n".join(order))
+        shown.append(front.front(["g++", "-c", "/s/a.cpp", "-o", "a.o", *order]))
+    assert shown[0] == shown[1]
+
+
 @pytest.mark.parametrize(
     "command",
     [

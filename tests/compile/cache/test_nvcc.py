@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,10 @@ def test_hits_with_a_toolkit_at_another_path_and_misses_for_what_one_pass_sees(
 ) -> None:
     moved = tmp_path / "opt" / "toolkit"
     moved.parent.mkdir()
-    subprocess.run(["cp", "-rs", str(pypi_cuda.root), str(moved)], check=True)
-    for name in ("bin", "nvvm"):  # nvcc finds its parts from where it really lies
-        subprocess.run(["rm", "-r", str(moved / name)], check=True)
-        subprocess.run(["cp", "-r", str(pypi_cuda.root / name), str(moved / name)], check=True)
+    try:  # the same files under another path: nvcc finds its parts from where it lies
+        shutil.copytree(pypi_cuda.root, moved, copy_function=os.link, symlinks=True)
+    except OSError:
+        pytest.skip("not run: the cache and the temporary folder are on two file systems")
 
     first = Tree(top=tmp_path / "one", cuda=pypi_cuda.root).write(**FILES).build("k.cu", options=TARGET)
     assert first.cache.misses == 1

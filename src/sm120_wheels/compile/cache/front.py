@@ -106,7 +106,11 @@ def front(command: list[str]) -> list[str]:
         return [launcher, *command]  # the compiler will say what is wrong with the file
     named = roots()
     names = f"-D{NAMES_DEFINE}={os.environ['SM120_CACHE_NAMES']}"
-    return [os.environ["SM120_CACHE_CCACHE"], command[0], *(rewrite(_SHORT.get(a, a), named) for a in arguments), names]
+    # the maps of folders come ordered by how deep the folders lie; links are side by side, so any one order will do
+    given = _absolute_maps(command[0])
+    maps = sorted(rewrite(a, named) for a in arguments if a in given)
+    kept = [rewrite(_SHORT.get(a, a), named) for a in arguments if a not in given]
+    return [os.environ["SM120_CACHE_CCACHE"], command[0], *kept, *maps, names]
 
 
 def _absolute_maps(compiler: str) -> list[str]:
