@@ -95,8 +95,8 @@ def profile_path(plan: Plan) -> Path | None:
     targets = "+".join(arch.number for arch in plan.targets)
     folder = paths.recipes_root() / plan.recipe / "profiles"
     kinds = ("-whole", "") if plan.without_patches else ("",)
-    files_of = next((found for kind in kinds if (found := sorted(folder.glob(f"*-sm{targets}{kind}.csv")))), [])
-    found = {Version(file.name.partition("-sm")[0]): file for file in files_of}
+    measured = next((files for kind in kinds if (files := list(folder.glob(f"*-sm{targets}{kind}.csv")))), [])
+    found = {Version(file.name.partition("-sm")[0]): file for file in measured}
     older = [version for version in found if version <= Version(plan.version)]
     return found[max(older) if older else min(found)] if found else None
 
