@@ -23,7 +23,7 @@ SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends \
       gcc make pkg-config ca-certificates curl zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev && \
     rm -rf /var/lib/apt/lists/*
-ARG PYTHON_SOURCE=http://deb.debian.org/debian/pool/main/p/python3.11/python3.11_3.11.2.orig.tar.gz
+ARG PYTHON_SOURCE=http://snapshot.debian.org/archive/debian/20260901T000000Z/pool/main/p/python3.11/python3.11_3.11.2.orig.tar.gz
 ARG PYTHON_SHA256=2411c74bda5bbcfcddaf4531f66d1adc73f247f529aee981b029513aefdbf849
 WORKDIR /usr/src/python
 RUN curl --fail --silent --show-error --location --output ../python.tar.gz "${PYTHON_SOURCE}" && \
