@@ -21,11 +21,21 @@ _PLACES = ("CUDA_HOME", "CUDA_PATH")
 
 def find_sanitizer(python: Path | None = None) -> Path | None:
     """compute-sanitizer: ours (nvidia-cuda-sanitizer-api), the environment's, CUDA_HOME's, or one on the PATH."""
-    for place in _places(python):
+    on_path = shutil.which("compute-sanitizer")
+    for place in [*_places(python), *([Path(on_path)] if on_path else [])]:
         if place.is_file() and os.access(place, os.X_OK):
-            return place
-    found = shutil.which("compute-sanitizer")
-    return Path(found) if found else None
+            return _program(place)
+    return None
+
+
+def _program(found: Path) -> Path:
+    """What a toolkit has in bin/ is a script that asks programs of the PATH, of which a worker has none, where the real
+    one lies: take that one."""
+    with found.open("rb") as stream:
+        if stream.read(2) != b"#!":
+            return found
+    real = found.resolve().parent.parent / "compute-sanitizer" / "compute-sanitizer"
+    return real if real.is_file() and os.access(real, os.X_OK) else found
 
 
 def _places(python: Path | None) -> Iterator[Path]:
