@@ -173,6 +173,6 @@ def test_pip_picks_the_wheel_for_the_torch_that_is_installed_or_refuses(
     assert installed.get("tiny") == version
     if version is None:
         assert got.returncode != 0
-        assert "torch~=2.1" in got.stderr
+        assert "ResolutionImpossible" in got.stderr
     else:
         assert got.returncode == 0, got.stderr

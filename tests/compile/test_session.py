@@ -97,7 +97,15 @@ def test_when_a_file_does_not_compile_those_that_wait_are_not_compiled_first(
     with compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2) as session:
         project.write(session.launcher[0])
         process = project.ninja(f"-j{session.ninja_jobs}", env=session.environment)
-        until(lambda: (status := runtime.status()) and not status["waiting_count"], what="nothing waits any more")
+        until(
+            lambda: (
+                session.records.exists()
+                and "bad.cu" in session.records.read_text()
+                and (status := runtime.status())
+                and not status["waiting_count"]
+            ),
+            what="bad.cu has failed, and nothing waits any more",
+        )
         gate.touch()
         output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
