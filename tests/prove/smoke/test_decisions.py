@@ -157,6 +157,15 @@ def test_an_operator_is_passed_by_its_own_cases_only() -> None:
     assert coverage.unregistered(["d::a"], results) == ["d::c", "d::e"]
 
 
+def test_a_library_that_a_partial_wheel_was_built_without_is_not_run_and_a_missing_function_is() -> None:
+    there = ["flashinfer.norm::rmsnorm", "flashinfer.page::append"]
+    assert (
+        coverage.left_out(["flashinfer.topk::top_k"], there) == "flashinfer.topk is not in this wheel, which is partial"
+    )
+    assert coverage.left_out(["flashinfer.norm::rmsnorm_quant"], there) == ""
+    assert coverage.left_out(["sgl_kernel::rmsnorm"], there) == ""
+
+
 def test_packages_are_known_by_all_their_names() -> None:
     kernel = packages.package_of("sgl_kernel")
     assert kernel is not None

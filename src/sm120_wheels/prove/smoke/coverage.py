@@ -100,6 +100,15 @@ def kernels(audit: Audit | None, capability: Capability | None, results: Sequenc
     )
 
 
+def left_out(named: Sequence[str], there: Iterable[str]) -> str:
+    """Why a partial wheel, whose libraries hold the functions ``there``, cannot be asked for the functions ``named``:
+    none of their libraries is in it. Empty where one is: a function that its library lacks is a failure."""
+    libraries = {name.partition("::")[0] for name in named if name.startswith("flashinfer.")}
+    if not libraries or libraries & {name.partition("::")[0] for name in there}:
+        return ""
+    return f"{', '.join(sorted(libraries))} is not in this wheel, which is partial"
+
+
 def module_functions(subject: Subject) -> list[str]:
     """The functions that the TVM-FFI libraries of a wheel export: ``flashinfer.norm::rmsnorm``."""
     found = set()

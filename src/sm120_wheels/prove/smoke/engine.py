@@ -29,6 +29,8 @@ class Engine:
     deadline: float | None = None
     """Seconds for each case, in place of its own."""
     sanitizer: Sanitizer | None = None
+    left_out: Callable[[CaseSpec], str] = lambda spec: ""
+    """Why the packages under test rightly lack what a case is for; empty where they do not."""
     on_start: Callable[[], None] = lambda: None
     """Called before a worker is started: that takes seconds."""
     hello: Hello | None = None
@@ -43,7 +45,8 @@ class Engine:
     def run(self, spec: CaseSpec) -> CaseResult:
         """Run one case to its end, whatever it does."""
         capability = self.gpus[0].capability if self.gpus else None
-        if unmet := spec.unmet(capability=capability, gpus=self._gpu_count()):
+        unmet = self.left_out(spec) or spec.unmet(capability=capability, gpus=self._gpu_count())
+        if unmet:
             return CaseResult(spec=spec, state="not run", why=unmet)
         return self._together(spec) if spec.gpus > 1 else self._alone(spec)
 
