@@ -12,22 +12,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from sm120_wheels import __version__, files, headers, patch, paths, recipe
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import (
     RecipeInvalidError,
     UnknownArchError,
     UnknownComponentError,
-    UnknownCudaError,
     UnsupportedTargetError,
     near_misses,
 )
 from sm120_wheels.fetch import folder_pin
 from sm120_wheels.matrix import names
+from sm120_wheels.pairing import choose_pairing, choose_python
 from sm120_wheels.pinned_files import lock_files, recipe_files
-from sm120_wheels.recipe import PackageVersion, Pairing, Recipe
+from sm120_wheels.recipe import PackageVersion, Recipe
 from sm120_wheels.wheel.version import local_version
 
 #: Modules that a build of the flashinfer-aot backend takes when nothing is asked for.
@@ -154,8 +152,8 @@ def make_plan(
     package = recipe.load(request.recipe, root)
     number, pins = package.version(request.version)
     archs = _archs(request, package)
-    pairing = _pairing(request, package, number, pins, archs)
-    python = _python(request, pairing, running_python or f"3.{sys.version_info.minor}")
+    pairing = choose_pairing(request.cuda, request.torch, package=package, number=number, pins=pins, archs=archs)
+    python = choose_python(request.python, pairing, running_python or f"3.{sys.version_info.minor}")
     components = _components(request, package, number, pins, archs)
     built = {component.name for component in components if component.built}
     chosen = patch.select(
@@ -279,70 +277,6 @@ def _platform(request: BuildRequest) -> str:
 
 def _try_archs(package: Recipe) -> str:
     return f"--arch {package.architectures.default}; supported: {', '.join(package.architectures.supported)}"
-
-
-def _pairing(
-    request: BuildRequest, package: Recipe, number: str, pins: PackageVersion, archs: Sequence[Arch]
-) -> Pairing:
-    known = list(dict.fromkeys(pairing.cuda for pairing in pins.pairings))
-    cuda = request.cuda or pins.pairings[0].cuda
-    if cuda not in known:
-        raise UnknownCudaError(
-            f"{package.name} {number} is not built with CUDA {cuda}",
-            where=f"recipes/{package.name}/recipe.toml, key versions.{number}.pairings",
-            hint=near_misses(cuda, known),
-        )
-    fitting = [pairing for pairing in pins.pairings if pairing.cuda == cuda]
-    if request.torch is not None:
-        wanted = [p for p in fitting if p.torch == request.torch or p.torch.startswith(f"{request.torch}.")]
-        if not wanted:
-            _refuse_torch(request.torch, cuda, package, number, pins)
-        fitting = wanted
-    pairing = fitting[0]
-    built_for = names.torch_cuda(pairing.torch)
-    if built_for and built_for.split(".")[0] != cuda.split(".")[0]:
-        raise UnsupportedTargetError(
-            f"torch {pairing.torch} does not go with CUDA {cuda}",
-            where=f"recipes/{package.name}/recipe.toml, key versions.{number}.pairings",
-            why=f"the index's torch {pairing.torch} is built for CUDA {built_for}; majors must agree",
-        )
-    for arch in archs:
-        if tuple(int(part) for part in cuda.split(".")) < arch.min_cuda:
-            raise UnsupportedTargetError(
-                f"CUDA {cuda} cannot compile for {arch}",
-                why=f"{arch} needs CUDA {arch.min_cuda[0]}.{arch.min_cuda[1]} or newer",
-                hint=f"--cuda with one of {', '.join(known)}",
-            )
-    return pairing
-
-
-def _refuse_torch(torch: str, cuda: str, package: Recipe, number: str, pins: PackageVersion) -> None:
-    pairs = ", ".join(f"CUDA {p.cuda} with torch {p.torch}" for p in pins.pairings)
-    try:
-        built_for = names.torch_cuda(str(Version(torch)))
-    except ValueError:
-        built_for = None
-    why = f"pinned pairings: {pairs}"
-    if built_for and built_for.split(".")[0] != cuda.split(".")[0]:
-        why = f"torch {torch} is built for CUDA {built_for}, whose major differs; {why}"
-    raise UnsupportedTargetError(
-        f"{package.name} {number} is not built with CUDA {cuda} against torch {torch}",
-        where=f"recipes/{package.name}/recipe.toml, key versions.{number}.pairings",
-        why=why,
-        hint="take a pinned pairing, or add one to the recipe",
-    )
-
-
-def _python(request: BuildRequest, pairing: Pairing, running: str) -> str:
-    if request.python is None:
-        return running if running in pairing.python else pairing.python[0]
-    if request.python not in pairing.python:
-        raise UnsupportedTargetError(
-            f"no build with Python {request.python}",
-            why=f"torch {pairing.torch} is paired with Python {', '.join(pairing.python)}",
-            hint=near_misses(request.python, pairing.python),
-        )
-    return request.python
 
 
 def _components(
