@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 
 from sm120_wheels.paths import cache_root
 from sm120_wheels.toolchain.cuda import CudaToolkit, ensure_cuda
+
+# A run in the background (nohup, a job of a script) ignores Ctrl-C, and so would every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: The cache that the test run uses, fixed before any test changes SM120_CACHE_DIR.
 _CACHE = cache_root()
