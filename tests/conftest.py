@@ -12,7 +12,7 @@ import pytest
 from sm120_wheels.paths import cache_root
 from sm120_wheels.toolchain.cuda import CudaToolkit, ensure_cuda
 
-# A run in the background (nohup, a job of a script) ignores Ctrl-C, and so would every program that the tests interrupt.
+# A run in the background (nohup, a script's job) ignores Ctrl-C, and so would every program that the tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
