@@ -32,7 +32,7 @@ class BrokenPromise:
 
 
 def broken_promises(
-    wheel: WheelFile, folder: Path, *, excluded: tuple[str, ...] = tags.CUDA_AND_TORCH
+    wheel: WheelFile, folder: Path, *, excluded: tuple[str, ...] = tags.FROM_ELSEWHERE
 ) -> tuple[BrokenPromise, ...]:
     """Every promise that the wheel breaks, none where it keeps them all. Libraries are unpacked below ``folder``.
 
@@ -49,7 +49,7 @@ def promises_of(
     libraries: Sequence[Library],
     abi3: Sequence[tags.Abi3Problem],
     *,
-    excluded: tuple[str, ...] = tags.CUDA_AND_TORCH,
+    excluded: tuple[str, ...] = tags.FROM_ELSEWHERE,
 ) -> tuple[BrokenPromise, ...]:
     """The same where the libraries have been read already, and (of an abi3 wheel) looked at by abi3audit."""
     return (

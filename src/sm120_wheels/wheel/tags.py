@@ -48,6 +48,8 @@ CUDA_AND_TORCH = (
     "libnvshmem*.so*",
     "libnvToolsExt.so*",
 )
+#: These and libnuma, which comes with the system as the driver does: no policy lists it, and it is never bundled.
+FROM_ELSEWHERE = (*CUDA_AND_TORCH, "libnuma.so*")
 
 
 @dataclass(frozen=True, kw_only=True)
