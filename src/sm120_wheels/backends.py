@@ -27,7 +27,7 @@ from sm120_wheels.stages import Record, WorkFolder
 from sm120_wheels.wheel.finish import FinishRequest, finish
 from sm120_wheels.wheel.reproducible import Reproducible, reproducible_build
 from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool
-from sm120_wheels.wheel.tags import CUDA_AND_TORCH
+from sm120_wheels.wheel.tags import provided_elsewhere
 
 
 def compile_package(
@@ -243,8 +243,7 @@ def finish_wheels(
                 # Kernels of flashinfer do not link torch, and its shim may require nothing but providers.
                 requires_dist=() if wheel.name.startswith("flashinfer_jit_cache") else (plan.requires_torch,),
                 python_tag=None if plan.backend == "flashinfer-aot" else plan.python_tag,
-                # libnuma comes with the system, as the driver does; no policy lists it, and it is never bundled.
-                excluded_libraries=(*CUDA_AND_TORCH, *(("libnuma.so*",) if plan.numa else ())),
+                excluded_libraries=provided_elsewhere(numa=plan.numa),
                 expected_cuda_major=int(plan.cuda.split(".")[0]),
                 sources=tuple(
                     Source(

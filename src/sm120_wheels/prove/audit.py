@@ -160,7 +160,8 @@ def _promises(subject: inputs.Subject, found: Sequence[_Read]) -> Promises:
         return Promises(state="not run", why="only a wheel's filename promises anything")
     libraries = sorted((one.linked for one in found if one.linked is not None), key=lambda lib: lib.member)
     try:
-        broken = promises_of(parse_filename(subject.path), libraries, [p for one in found for p in one.abi3])
+        abi3 = [p for one in found for p in one.abi3]
+        broken = promises_of(parse_filename(subject.path), libraries, abi3, excluded=subject.excluded)
     except (WheelInvalidError, UnsupportedTargetError) as exc:  # libraries of two machines, or of one without policies
         return Promises(state="not run", why=f"{exc.what}: {exc.why or exc.where}")
     return Promises(state="failed" if broken else "passed", broken=broken)

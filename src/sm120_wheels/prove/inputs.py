@@ -24,6 +24,7 @@ from sm120_wheels.elf import MAGIC as ELF_MAGIC
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.prove.fatbin import MAGIC as FATBIN_MAGIC
 from sm120_wheels.wheel.archive import WheelFile, open_wheel
+from sm120_wheels.wheel.promises import excluded_of
 
 _T = TypeVar("_T")
 
@@ -57,6 +58,8 @@ class Subject:
     members: tuple[Member, ...]
     tag_problem: str = ""
     """How a wheel's tags inside are not those of its filename; empty where they agree."""
+    excluded: tuple[str, ...] = ()
+    """File name patterns of libraries that a wheel's may take from elsewhere."""
 
     @property
     def cuda_label(self) -> int | None:
@@ -77,6 +80,7 @@ def subject(text: str) -> Subject:
                 is_wheel=True,
                 members=_told_apart(_wheel_members(wheel), _python_of_wheel(wheel)),
                 tag_problem=wheel.tag_problem(),
+                excluded=excluded_of(wheel),
             )
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())

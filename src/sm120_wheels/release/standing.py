@@ -14,9 +14,8 @@ from sm120_wheels.index.auditing import live_audit
 from sm120_wheels.index.inspect import Inspected, inspect_wheel
 from sm120_wheels.index.model import Evidence, State
 from sm120_wheels.measured import Measured
-from sm120_wheels.wheel import tags
 from sm120_wheels.wheel.archive import open_wheel
-from sm120_wheels.wheel.promises import broken_promises
+from sm120_wheels.wheel.promises import broken_promises, excluded_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +116,7 @@ def _worst(known: Iterable[Evidence], kind: str) -> Told:
 def promises(wheel: Path) -> Told:
     """Whether its libraries keep what its name promises: platform, abi3, CUDA; and need no folder of this machine."""
     with open_wheel(wheel) as opened, tempfile.TemporaryDirectory(prefix="sm120-promises.") as folder:
-        plan = (inspect_wheel(wheel, verify=False).build or {}).get("plan")
-        numa = isinstance(plan, dict) and bool(plan.get("numa"))
-        # libnuma comes with the system, as the driver does; finishing leaves it out of the policy too.
-        excluded = (*tags.CUDA_AND_TORCH, *(("libnuma.so*",) if numa else ()))
-        broken = broken_promises(opened, Path(folder), excluded=excluded)
+        broken = broken_promises(opened, Path(folder), excluded=excluded_of(opened))
     if not broken:
         return Told(state="passed", detail=wheel.name.removesuffix(".whl").rsplit("-", 1)[1])
     return Told(state="failed", detail="; ".join(f"{one.promise}: {one.why}" for one in broken))

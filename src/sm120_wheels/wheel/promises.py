@@ -14,7 +14,7 @@ from typing import Literal
 
 from sm120_wheels.wheel import linkage, tags
 from sm120_wheels.wheel.archive import WheelFile, WheelName
-from sm120_wheels.wheel.finish import host_libraries
+from sm120_wheels.wheel.finish import host_libraries, read_build_record
 from sm120_wheels.wheel.library import Library
 
 Kind = Literal["platform", "abi3", "cuda", "search path"]
@@ -31,8 +31,15 @@ class BrokenPromise:
     """A sentence that names the library and what it needs."""
 
 
+def excluded_of(wheel: WheelFile) -> tuple[str, ...]:
+    """What a wheel's libraries may take from elsewhere: libnuma only where our own build record says that it was asked
+    for."""
+    plan = (read_build_record(wheel) or {}).get("plan")
+    return tags.provided_elsewhere(numa=isinstance(plan, dict) and bool(plan.get("numa")))
+
+
 def broken_promises(
-    wheel: WheelFile, folder: Path, *, excluded: tuple[str, ...] = tags.FROM_ELSEWHERE
+    wheel: WheelFile, folder: Path, *, excluded: tuple[str, ...] = tags.CUDA_AND_TORCH
 ) -> tuple[BrokenPromise, ...]:
     """Every promise that the wheel breaks, none where it keeps them all. Libraries are unpacked below ``folder``.
 
@@ -49,7 +56,7 @@ def promises_of(
     libraries: Sequence[Library],
     abi3: Sequence[tags.Abi3Problem],
     *,
-    excluded: tuple[str, ...] = tags.FROM_ELSEWHERE,
+    excluded: tuple[str, ...] = tags.CUDA_AND_TORCH,
 ) -> tuple[BrokenPromise, ...]:
     """The same where the libraries have been read already, and (of an abi3 wheel) looked at by abi3audit."""
     return (

@@ -48,8 +48,12 @@ CUDA_AND_TORCH = (
     "libnvshmem*.so*",
     "libnvToolsExt.so*",
 )
-#: These and libnuma, which comes with the system as the driver does: no policy lists it, and it is never bundled.
-FROM_ELSEWHERE = (*CUDA_AND_TORCH, "libnuma.so*")
+
+
+def provided_elsewhere(*, numa: bool) -> tuple[str, ...]:
+    """These and, for a package that asks for it, libnuma: it comes with the system as the driver does; no policy lists
+    it, and it is never bundled."""
+    return (*CUDA_AND_TORCH, *(("libnuma.so*",) if numa else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
