@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 
 #: How long, in seconds, a task waits for other programs to give memory back while nothing else runs.
 PATIENCE_ALONE_S = 300.0
-#: How much of a task's time, in seconds, counts against its build's turns before it has run. All of it, and a build that
-#: starts one long task would stand behind the others for minutes; none, and one build would get all that is free at once.
+#: How much of a task's time, in seconds, counts against its build's turns before it has run. All of it, and a build
+#: that starts one long task would stand behind the others for minutes; none, and one build would get all that is free.
 _AHEAD_S = 30.0
 
 
