@@ -35,6 +35,8 @@ class Expected:
     """The stage that must have failed; empty where the process was lost."""
     stacks: str = ""
     """A regular expression for the stacks of a hang; empty where no hang is expected."""
+    last_kernel: str = ""
+    """A regular expression for the last kernel that was launched before a hang."""
 
 
 def expectations(*, sanitizer: bool = False) -> dict[str, Expected]:
@@ -72,6 +74,8 @@ def problem(case: Mapping[str, Any], expected: Expected | None) -> str:
             return f"the record of the hang lacks {', '.join(missing)}"
         if not re.search(expected.stacks, hang["stacks"]):
             return f"its stacks have no {expected.stacks!r}"
+        if not re.search(expected.last_kernel, str(hang.get("last_kernel", "not known"))):
+            return f"its last kernel is no {expected.last_kernel!r}: {hang.get('last_kernel', 'not known')}"
     return ""
 
 

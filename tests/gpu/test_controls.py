@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from tests.gpu import controls
 
 _REFUSED_EXIT = 72
 _FAILED_EXIT = 70
-_SUITE = Path(sm120_wheels.prove.smoke.__file__).parent / "payload/sm120_smoke/suites/controls/test_controls.py"
+_SUITES = Path(sm120_wheels.prove.smoke.__file__).parent / "payload/sm120_smoke/suites/controls"
+_SUITE, _RANKS = _SUITES / "test_controls.py", _SUITES / "test_ranks.py"
 
 
 def _case(name: str, *, state: str = "failed", why: str = "", stage: str = "", **more: Any) -> dict[str, Any]:
@@ -64,7 +66,11 @@ def test_a_hang_without_stacks_is_a_problem() -> None:
     assert _differs(hang) == "the record of the hang lacks stage, step, stacks"
     told = {"stage": "eager", "step": "run", "stacks": "nothing of use"}
     assert "its stacks have no" in _differs({**hang, "hang": told})
-    assert not _differs({**hang, "hang": {**told, "stacks": 'File "x.py", line 1 in _launch'}})
+    told["stacks"] = 'File "x.py", line 1 in _launch'
+    assert "its last kernel is no" in _differs({**hang, "hang": told})
+    unknown = "not known: CUPTI is not loaded"
+    assert _differs({**hang, "hang": {**told, "last_kernel": unknown}}).endswith(unknown)
+    assert not _differs({**hang, "hang": {**told, "last_kernel": "add (at eager: compute the reference)"}})
 
 
 def test_a_record_without_cases_or_with_a_control_missing_is_a_problem() -> None:
@@ -84,7 +90,9 @@ def test_every_flaw_of_the_suite_is_expected_to_fail_and_nothing_else_is() -> No
     }
     expected = controls.expectations()
     failing = {name for name, each in expected.items() if each.state == "failed"}
-    assert failing == {*lists["FLAWS"], "never_returns", "waits_on_the_host", "one_rank_never_arrives"}
+    alone = {name for name in failing if f"def test_{name}(" in text + _RANKS.read_text(encoding="utf-8")}
+    assert failing == {*lists["FLAWS"], *alone}
+    assert alone >= {"never_returns", "waits_on_the_host", "one_rank_never_arrives", "hangs_by_p2p"}
     assert set(controls.expectations(sanitizer=True)) - set(expected) == set(lists["HIDDEN"])
 
 
@@ -95,7 +103,7 @@ def _gpus() -> int:
     return done.stdout.count("GPU ") if done.returncode == 0 else 0
 
 
-def _named(variable: str) -> str:
+def named(variable: str) -> str:
     if not _gpus():
         pytest.skip("not run: no GPU")
     if variable not in os.environ:
@@ -103,7 +111,7 @@ def _named(variable: str) -> str:
     return os.environ[variable]
 
 
-def _smoke(tmp_path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+def smoke(tmp_path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     record = tmp_path / "record.json"
     environment = ["--environment", os.environ["SM120_SMOKE_PYTHON"]] if "SM120_SMOKE_PYTHON" in os.environ else []
     command = [sys.executable, "-m", "sm120_wheels", "smoke", *arguments, "--record", str(record), *environment]
@@ -113,28 +121,28 @@ def _smoke(tmp_path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 
 def test_each_control_fails_for_its_own_reason_and_the_good_cases_pass(tmp_path: Path) -> None:
-    wheel, gpus = _named("SM120_CONTROLS_WHEEL"), min(_gpus(), 2)
-    code, output, record = _smoke(tmp_path, wheel, "--gpus", str(gpus))
+    wheel, gpus = named("SM120_CONTROLS_WHEEL"), min(_gpus(), 2)
+    code, output, record = smoke(tmp_path, wheel, "--gpus", str(gpus))
     assert code == _FAILED_EXIT, output
     expected = controls.expectations()
     if gpus == 1:
         short = controls.Expected(state="not run", why="needs 2 GPUs, this run has 1")
-        names = ("one_rank_never_arrives", "good_after_one_rank_never_arrives")
+        names = re.findall(r"def test_(\w+)\(", _RANKS.read_text(encoding="utf-8"))
         expected |= dict.fromkeys(names, short)
     assert controls.problems(record, expected, whole=True) == []
 
 
 def test_a_write_past_an_allocation_is_seen_under_the_sanitizer(tmp_path: Path) -> None:
-    wheel = _named("SM120_CONTROLS_WHEEL")
-    _, output, record = _smoke(tmp_path, wheel, "--sanitizer", "memcheck", "-k", "hidden")
+    wheel = named("SM120_CONTROLS_WHEEL")
+    _, output, record = smoke(tmp_path, wheel, "--sanitizer", "memcheck", "-k", "hidden")
     if not record:
         pytest.skip(f"not run: {output[-300:]}")
     assert controls.problems(record, controls.expectations(sanitizer=True), whole=False) == []
 
 
 def test_a_wheel_for_another_gpu_is_refused(tmp_path: Path) -> None:
-    wheel = _named("SM120_CONTROLS_OTHER_WHEEL")
-    code, output, record = _smoke(tmp_path, wheel)
+    wheel = named("SM120_CONTROLS_OTHER_WHEEL")
+    code, output, record = smoke(tmp_path, wheel)
     assert code == _REFUSED_EXIT, output
     assert "needs sm_" in output
     assert record["state"] == "not run"

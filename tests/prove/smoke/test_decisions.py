@@ -101,14 +101,16 @@ MEMCHECK = """\
 
 
 def test_what_the_sanitizer_reports_costs_the_case_that_ran(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    sanitizer = Sanitizer(program=Path("/x"), tool="memcheck", log=log)
+    log = tmp_path / "sanitizer-1.log"
+    sanitizer = Sanitizer(program=Path("/x"), tool="memcheck", folder=tmp_path)
     assert sanitizer.judge(result("passed")).state == "passed"
     log.write_text(MEMCHECK)
     judged = sanitizer.judge(result("passed"))
     assert judged.state == "failed"
     assert judged.why == "compute-sanitizer memcheck: Invalid __global__ write of size 4 bytes (and 2 more lines)"
     assert sanitizer.judge(result("passed")).state == "passed", "it was said already"
+    (tmp_path / "sanitizer-2.log").write_text(MEMCHECK)
+    assert sanitizer.judge(result("passed")).state == "failed", "another worker has another log"
 
 
 def test_a_clean_report_has_no_errors() -> None:

@@ -21,6 +21,8 @@ WRONG = {
     "test_never_reaches_its_operator": "it never reached demo::untested",
     "test_hangs_in_python": "hang: no end after 3 s at eager: run",
     "test_hangs_in_native_code": "hang: no end after 3 s at eager: run",
+    "test_hangs_at_the_second_launch": "hang: no end after 3 s at eager: run",
+    "test_hangs_once": "hang: no end after 3 s at eager: run",
     "test_aborts": "the process was killed by SIGABRT at eager: run",
     "test_segfaults": "the process was killed by SIGSEGV at eager: run",
     "test_compiles_at_run_time": "it started a compiler: nvcc",
@@ -65,6 +67,20 @@ def test_a_graph_that_is_left_out_is_not_run_with_its_reason(demo: Ran) -> None:
 def test_a_hang_shows_the_stack_of_the_line_that_hangs(demo: Ran) -> None:
     assert "sleeps" in demo.case("test_hangs_in_python")["hang"]["stacks"]
     assert "sleeps_in_c" in demo.case("test_hangs_in_native_code")["hang"]["stacks"]
+
+
+def test_a_hang_names_what_was_launched_last_and_what_came_before(demo: Ran) -> None:
+    case = demo.case("test_hangs_in_native_code")
+    assert case["why"].endswith("; last kernel launched: demo::sleeps_in_c (at eager: run)")
+    assert case["hang"]["launches"] == ["demo::sleeps_in_c (at eager: run)"]
+    two = demo.case("test_hangs_at_the_second_launch")
+    assert two["hang"]["launches"] == ["demo::double (at eager: run)", "demo::sleeps (at eager: run)"]
+    ranks = demo.case("test_one_rank_does_not_arrive")["hang"]
+    assert ranks["last_kernel"] == "rank 0: none was launched; rank 1: none was launched"
+
+
+def test_a_hang_that_does_not_come_again_leaves_the_last_kernel_unknown(demo: Ran) -> None:
+    assert demo.case("test_hangs_once")["hang"]["last_kernel"] == "not known: when it was repeated it did not hang"
 
 
 def test_a_hang_of_ranks_shows_the_stacks_of_all(demo: Ran) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from sm120_wheels.prove.smoke.gpus import Gpu, busy
+from sm120_wheels.prove.smoke.launches import last_kernel, shown
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec, Hang, Hello, StageResult, State
 from sm120_wheels.prove.smoke.sanitizer import Sanitizer
 from sm120_wheels.prove.smoke.workers import Answer, Outcome, Setup, Team
@@ -63,13 +64,12 @@ class Engine:
         seconds = self._deadline(spec)
         outcome = self._team.run(spec.command(trace=self.sanitizer is None), seconds)
         result = self._result(spec, outcome, seconds)
-        if self.sanitizer is not None:
-            result = self.sanitizer.judge(result)
         answer = outcome.answers[0]
         if outcome.late or answer.died or (answer.end is not None and answer.end["broken"]):
-            self._team.stop()
-            self._team = None
-        return result
+            self.close() if self.sanitizer is not None else self.kill()  # the tool still has to write its report
+        if self.sanitizer is not None:
+            result = self.sanitizer.judge(result)
+        return self._named(result) if outcome.late else result
 
     def _started(self) -> Team | None:
         self.on_start()
@@ -94,11 +94,11 @@ class Engine:
         """A case of several ranks: a team of its own, and once more with P2P off where it hangs or fails."""
         if self.sanitizer is not None:
             return CaseResult(spec=spec, state="not run", why="compute-sanitizer runs cases of one GPU only")
-        first = self._team_run(spec, {})
+        first, late = self._team_run(spec, {})
         launched = first.hang is not None or any(s.name != "prepare" for s in first.stages) or not first.stages
         if first.state != "failed" or not launched:
             return first
-        again = self._team_run(spec, _P2P_OFF)
+        again, _ = self._team_run(spec, _P2P_OFF)
         if again.state == "passed":
             note = (
                 "with P2P between the GPUs off (NCCL_P2P_DISABLE=1) the same case passes: the host is to blame "
@@ -106,16 +106,51 @@ class Engine:
             )
         else:
             note = f"with P2P between the GPUs off it fails as well: {again.why}"
-        return _with_why(first, f"{first.why}; {note}")
+        named = self._named(first) if late else first
+        return replace(named, why=f"{named.why}; {note}")
 
-    def _team_run(self, spec: CaseSpec, extra: Mapping[str, str]) -> CaseResult:
+    def _named(self, result: CaseResult) -> CaseResult:
+        """The hang with its last kernel: the case is repeated in a new process that notes its launches. Doing so
+        always would cost every case; a process that hangs already cannot be asked."""
+        if result.hang is None:
+            return result
+        text, found = self._repeated(result)
+        hang = replace(result.hang, last_kernel=text, launches=found)
+        return replace(result, why=f"{result.why}; last kernel launched: {text}", hang=hang)
+
+    def _repeated(self, result: CaseResult) -> tuple[str, tuple[str, ...]]:
+        if self.sanitizer is not None:
+            return "not known: compute-sanitizer leaves no room for CUPTI", ()
+        self.on_start()
+        self.started += 1
+        spec, setup = result.spec, replace(self.setup, launches=True)
+        team = Team(setup, ranks=spec.gpus, number=self.started)
+        try:
+            if team.problem:
+                return f"not known: it could not be repeated: {team.problem}", ()
+            seconds = self._deadline(spec)
+            outcome = team.run(spec.command(trace=False), seconds)
+            told = team.launched()
+        finally:
+            team.stop()
+        if not outcome.late:
+            return "not known: when it was repeated it did not hang", ()
+        prefixes = [f"rank {number}: " if len(told) > 1 else "" for number in range(len(told))]
+        texts = [f"not known: {why}" if why else last_kernel(found) for why, found in told]
+        return (
+            "; ".join(prefix + text for prefix, text in zip(prefixes, texts, strict=True)),
+            tuple(p + line for p, (_, found) in zip(prefixes, told, strict=True) for line in shown(found)),
+        )
+
+    def _team_run(self, spec: CaseSpec, extra: Mapping[str, str]) -> tuple[CaseResult, bool]:
+        """The result, and whether it passed its deadline."""
         self.close()  # one process at a time on a GPU: the single worker's memory and context would be in the way
         self.on_start()
         self.started += 1
         team = Team(self.setup, ranks=spec.gpus, number=self.started, extra=extra)
         try:
             if team.problem:
-                return CaseResult(spec=spec, state="failed", why=f"nothing can be launched: {team.problem}")
+                return CaseResult(spec=spec, state="failed", why=f"nothing can be launched: {team.problem}"), False
             seconds = self._deadline(spec)
             outcome = team.run(spec.command(trace=True), seconds)
             if self.hello is None:
@@ -123,7 +158,7 @@ class Engine:
             result = self._result(spec, outcome, seconds)
         finally:
             team.stop()
-        return result
+        return result, outcome.late
 
     def _result(self, spec: CaseSpec, outcome: Outcome, deadline: float) -> CaseResult:
         ends = [answer.end for answer in outcome.answers if answer.end is not None]
@@ -211,7 +246,3 @@ def _hello(facts: Mapping[str, Any]) -> Hello:
         problem=str(facts["problem"]),
         operators=tuple(facts.get("operators", ())),
     )
-
-
-def _with_why(result: CaseResult, why: str) -> CaseResult:
-    return replace(result, why=why)

@@ -86,6 +86,10 @@ class Hang:
     """Native and Python stacks of every process of the case."""
     gpu: str
     """What nvidia-smi said of utilisation and memory, before and after the kill."""
+    last_kernel: str = "not known"
+    """The last launch before it hung, seen when the case was repeated under CUPTI; or why it is not known."""
+    launches: tuple[str, ...] = ()
+    """The last few, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)

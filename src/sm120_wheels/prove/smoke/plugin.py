@@ -158,6 +158,7 @@ def failure_text(result: CaseResult) -> str:
     parts = [result.why]
     if result.hang is not None:
         parts += ["", "stacks when it was stopped:", result.hang.stacks, "", "GPU:", result.hang.gpu]
+        parts += ["", "launched last, when it was repeated:", *result.hang.launches] if result.hang.launches else []
     if result.output:
         parts += ["", "the last of its output:", result.output]
     return "\n".join(parts)

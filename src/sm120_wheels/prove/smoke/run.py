@@ -149,13 +149,13 @@ def smoke(
                 scratch=scratch,
                 visible=",".join(gpu.visible for gpu in gpus) if gpus else None,
                 network=not prefix,
-            ),
+            )
+            | (dict(sanitizer.environment) if sanitizer is not None else {}),
             packages=_imports(tested, request),
             overlays=[each.root for each in tested if each.root is not None],
             scratch=scratch,
             prefix=prefix,
-            wrapper=() if sanitizer is None else sanitizer.wrapper,
-            profile=sanitizer is None,
+            wrapper=() if sanitizer is None else sanitizer.wrapper(surroundings.python),
         )
         engine = Engine(
             setup=setup,
@@ -176,6 +176,8 @@ def smoke(
         stack.callback(engine.kill)
         specs = _pytest(request, suites, scratch, run_case, seen, begin)
         engine.close()
+        if sanitizer is not None and results:
+            results[-1] = sanitizer.judge(results[-1])  # what it said when the last worker ended
     hello = engine.hello
     facts = dict(hello.facts) if hello is not None else {}
     report = Report(
@@ -242,7 +244,7 @@ def _sanitizer(request: Request, scratch: Path, surroundings: Surroundings) -> S
             f"{request.sanitizer} was not run: compute-sanitizer is not on this machine",
             hint="install the package nvidia-cuda-sanitizer-api, or a CUDA toolkit (CUDA_HOME names it)",
         )
-    return Sanitizer(program=program, tool=request.sanitizer, log=scratch / "sanitizer.log")
+    return Sanitizer(program=program, tool=request.sanitizer, folder=scratch)
 
 
 def _imports(tested: Sequence[Tested], request: Request) -> list[Mapping[str, Any]]:

@@ -6,13 +6,17 @@ import importlib.metadata
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sm120_wheels.prove.smoke.model import CaseResult
+from sm120_wheels.prove.smoke.packages import PAYLOAD
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+#: These see nothing of a tensor that torch cuts from a larger piece: each must be an allocation of its own.
+_SEES_ALLOCATIONS = ("memcheck", "initcheck")
+_WITH_LOOPBACK = PAYLOAD / "sm120_smoke" / "with_loopback.py"
 _SUMMARY = re.compile(
     r"^========= (?:COMPUTE-SANITIZER|ERROR SUMMARY|LEAK SUMMARY|RACECHECK SUMMARY|Target application)"
 )
@@ -63,25 +67,33 @@ class Sanitizer:
 
     program: Path
     tool: str
-    log: Path
+    folder: Path
+    """Where the logs go, one for each worker: the tool empties a file that is there."""
     slower: float = 20.0
     """Deadlines are this much longer: every access is checked."""
-    _read: int = 0
+    _read: dict[Path, int] = field(default_factory=dict)
+
+    def wrapper(self, python: Path) -> Sequence[str]:
+        """What is put before the interpreter; ``{worker}`` stands for the worker's number."""
+        options = {
+            "--tool": self.tool,
+            "--log-file": str(self.folder / "sanitizer-{worker}.log"),
+            "--launch-timeout": "300",  # seconds; importing torch takes longer than the 10 that are usual
+            "--print-limit": "10000",  # for all cases of a worker together
+            "--report-api-errors": "no",  # libraries probe, and what an operator meets it raises
+            "--show-backtrace": "device",  # looking up names in torch's libraries takes minutes
+            "--target-processes": "application-only",
+        }
+        words = [word for option in options.items() for word in option]
+        return (str(python), "-I", "-B", str(_WITH_LOOPBACK), str(self.program), *words)
 
     @property
-    def wrapper(self) -> Sequence[str]:
-        """What is put before the interpreter. Its own exit code must stay the program's."""
-        return (
-            str(self.program),
-            "--tool",
-            self.tool,
-            "--log-file",
-            str(self.log),
-            "--print-limit",
-            "100",
-            "--target-processes",
-            "application-only",
-        )
+    def environment(self) -> Mapping[str, str]:
+        """For the workers."""
+        found = {"TMPDIR": str(self.folder)}  # pipes of a process that was killed would stay behind
+        if self.tool in _SEES_ALLOCATIONS:
+            found["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        return found
 
     def judge(self, result: CaseResult) -> CaseResult:
         """The result with what the tool reported since the last case."""
@@ -94,13 +106,14 @@ class Sanitizer:
         return replace(result, state="failed", why=why, output="\n".join([*report[:60], result.output]))
 
     def _new(self) -> str:
-        if not self.log.is_file():
-            return ""
-        with self.log.open("rb") as stream:
-            stream.seek(self._read)
-            new = stream.read()
-        self._read += len(new)
-        return new.decode("utf-8", "replace")
+        texts = []
+        for log in sorted(self.folder.glob("sanitizer-*.log")):
+            with log.open("rb") as stream:
+                stream.seek(self._read.get(log, 0))
+                new = stream.read()
+            self._read[log] = self._read.get(log, 0) + len(new)
+            texts.append(new.decode("utf-8", "replace"))
+        return "".join(texts)
 
 
 def errors_in(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from sm120_wheels.process import describe_status
 from sm120_wheels.prove.smoke.gpus import usage
+from sm120_wheels.prove.smoke.launches import Launched, launches
 from sm120_wheels.prove.smoke.packages import PAYLOAD
 from sm120_wheels.prove.smoke.stacks import stacks_of
 
@@ -43,8 +44,9 @@ class Setup:
     prefix: Sequence[str] = ()
     """Put before the interpreter: takes the network away."""
     wrapper: Sequence[str] = ()
-    """Put right before the interpreter: compute-sanitizer."""
-    profile: bool = True
+    """Put right before the interpreter: compute-sanitizer. ``{worker}`` stands for the number of the worker."""
+    launches: bool = False
+    """Note every launch, to repeat a hang."""
     start_deadline: float = 300.0
     """Seconds until a worker must have imported everything."""
 
@@ -95,7 +97,7 @@ class Team:
         self._session = setup.scratch / f"session-{number}"
         self._session.mkdir(parents=True, exist_ok=True)
         self._ranks: list[_Rank] = []
-        self._process = self._start(ranks, {**setup.environment, **(extra or {})})
+        self._process = self._start(ranks, number, {**setup.environment, **(extra or {})})
         self._selector = selectors.DefaultSelector()
         for rank in self._ranks:
             os.set_blocking(rank.events, False)
@@ -106,7 +108,7 @@ class Team:
             self.stop()
             raise
 
-    def _start(self, ranks: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, ranks: int, worker: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         configurations, theirs = [], []
         for number in range(ranks):
             read_commands, commands = os.pipe()
@@ -116,7 +118,8 @@ class Team:
             configurations.append(
                 self._configuration(read_commands, write_events, number if ranks > 1 else None, ranks)
             )
-        python = [*self._setup.wrapper, str(self._setup.python)]
+        wrapper = [word.replace("{worker}", str(worker)) for word in self._setup.wrapper]
+        python = [*wrapper, str(self._setup.python)]
         if ranks == 1:
             argv = [*python, "-I", "-B", str(_WORKER), json.dumps(configurations[0])]
         else:
@@ -145,13 +148,21 @@ class Team:
             "payload": str(PAYLOAD),
             "overlays": [str(path) for path in self._setup.overlays],
             "backend": self._setup.backend,
-            "profile": self._setup.profile,
+            "launches": str(self._launches(rank or 0)) if self._setup.launches else "",
             "packages": [dict(package) for package in self._setup.packages],
             "device": 0,
             "rank": rank,
             "world": world,
             "folder": str(self._session),
         }
+
+    def _launches(self, rank: int) -> Path:
+        return self._session / f"launches-{rank}"
+
+    def launched(self) -> list[tuple[str, list[Launched]]]:
+        """For each rank why its launches are not known, and the last of them, oldest first."""
+        found = [launches(self._launches(number)) for number in range(len(self._ranks))]
+        return [(str(r.hello.get("launches", "")), each) for r, each in zip(self._ranks, found, strict=True)]
 
     @property
     def problem(self) -> str:

@@ -9,6 +9,7 @@ import random
 import time
 import unittest
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,28 @@ def test_hangs_in_python() -> Launch:
 @case("demo::sleeps_in_c", deadline=3)
 def test_hangs_in_native_code() -> Launch:
     return call("sleeps_in_c")
+
+
+@case("demo::double", "demo::sleeps", deadline=3)
+def test_hangs_at_the_second_launch() -> Launch:
+    def run() -> None:
+        operators().double([1.0], [0.0])
+        operators().sleeps()
+
+    return Launch(run=run, reference=lambda: None, redraw=lambda seed: None, tolerance=EXACT)
+
+
+@case("demo::double", deadline=3)
+def test_hangs_once() -> Launch:
+    mark = Path("it-hung")  # in the folder of the run, which the next worker shares
+
+    def run() -> list[float]:
+        if not mark.exists():
+            mark.touch()
+            time.sleep(3600)
+        return [2.0]
+
+    return Launch(run=run, reference=lambda: [2.0], redraw=lambda seed: None, tolerance=EXACT)
 
 
 @case("demo::aborts")

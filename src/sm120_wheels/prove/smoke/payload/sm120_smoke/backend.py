@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from sm120_smoke.case import Tolerance
 from sm120_smoke.compare import Measured
+from sm120_smoke.launches import Launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,9 @@ class Backend(Protocol):
 
     def start(self, device: int) -> dict[str, Any]:
         """Load what is needed and take the device. Facts: ``gpu``, ``driver``, ``torch``, ``cuda``, …"""
+
+    def watch(self, launches: Launches) -> str:
+        """Note every launch from now on; why that cannot be done. :meth:`trace` is not used in that process."""
 
     def operators(self, namespaces: Sequence[str]) -> list[str]:
         """Every operator that is registered in these namespaces."""

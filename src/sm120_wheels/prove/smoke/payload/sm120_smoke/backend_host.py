@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 from sm120_smoke.backend import Trace
 from sm120_smoke.case import Tolerance
 from sm120_smoke.compare import Measured
+from sm120_smoke.launches import Launches
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _registered: dict[str, Callable[..., Any]] = {}
 _called: dict[str, None] = {}
+_watched: list[Launches] = []
 #: Whether an operator is being captured; test operators behave otherwise then.
 capturing = False
 
@@ -31,6 +33,8 @@ def operator(name: str) -> Callable[[_F], _F]:
         @functools.wraps(function)
         def counted(*arguments: Any, **named: Any) -> Any:
             _called[name] = None
+            for launches in _watched:
+                launches.note(name)
             return function(*arguments, **named)
 
         _registered[name] = counted
@@ -46,6 +50,10 @@ class HostBackend:
 
     def start(self, device: int) -> dict[str, Any]:
         return {"gpu": "none (host backend)", "torch": None, "cuda": None}
+
+    def watch(self, launches: Launches) -> str:
+        _watched.append(launches)  # an operator stands for a kernel here
+        return ""
 
     def operators(self, namespaces: Sequence[str]) -> list[str]:
         return sorted(name for name in _registered if name.partition("::")[0] in namespaces)

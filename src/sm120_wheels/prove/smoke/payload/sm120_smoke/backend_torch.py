@@ -15,7 +15,9 @@ from sm120_smoke import functions
 from sm120_smoke.backend import NoGraphsError, Trace
 from sm120_smoke.case import Tolerance
 from sm120_smoke.compare import Measured
+from sm120_smoke.launches import Launches
 
+_NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _KEEP_BYTES = 64 << 20
 """Allocated after a case: above it the collector looks for cycles that hold tensors."""
 
@@ -23,10 +25,9 @@ _KEEP_BYTES = 64 << 20
 class TorchBackend:
     """torch on ``cuda`` or, for tests, on ``cpu``."""
 
-    def __init__(self, kind: str, *, profile: bool) -> None:
+    def __init__(self, kind: str) -> None:
         self.name = kind
         self.cuda = kind == "cuda"
-        self.profile = profile
         self._torch: Any = None
         self._device = 0
 
@@ -55,6 +56,9 @@ class TorchBackend:
             "multiprocessors": properties.multi_processor_count,
             "torch_architectures": torch.cuda.get_arch_list(),
         }
+
+    def watch(self, launches: Launches) -> str:
+        return launches.watch() if self.cuda else "nothing is launched on a CPU"
 
     def operators(self, namespaces: Sequence[str]) -> list[str]:
         names = {name.partition(".")[0] for name in self._torch._C._dispatch_get_all_op_names()}
@@ -96,6 +100,8 @@ class TorchBackend:
     def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], list[Any]]:
         if not self.cuda:
             raise NoGraphsError("there are no CUDA graphs on a CPU")
+        if _NO_CACHING in os.environ:
+            raise NoGraphsError("each tensor is an allocation of its own under this tool: a graph allows none")
         cuda = self._torch.cuda
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
@@ -168,8 +174,6 @@ class TorchBackend:
 
     def trace(self, run: Callable[[], Any]) -> Trace:
         functions.begin()
-        if not self.profile:
-            return self._dispatched(run, "the profiler is off")
         # torch.profiler.profile does the same, and first imports the whole compiler stack: seconds, and triton with it.
         profile = importlib.import_module("torch.autograd.profiler").profile
         with profile(use_cpu=True, use_device="cuda" if self.cuda else None, use_kineto=True) as profiled:
@@ -190,20 +194,6 @@ class TorchBackend:
             kernels=tuple(kernels),
             kernels_unknown="" if kernels or not self.cuda else "CUPTI told of no kernel",
         )
-
-    def _dispatched(self, run: Callable[[], Any], why: str) -> Trace:
-        mode = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
-        operators: dict[str, None] = {}
-
-        class Seen(mode):  # type: ignore[misc, valid-type]
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                operators[func._schema.name] = None
-                return func(*args, **(kwargs or {}))
-
-        with Seen():
-            run()
-        self.synchronise()
-        return Trace(operators=(*operators, *functions.reached()), kernels_unknown=why)
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:

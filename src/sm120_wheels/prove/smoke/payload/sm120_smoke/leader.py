@@ -15,8 +15,9 @@ from pathlib import Path
 
 def main() -> None:
     sys.path.append(str(Path(__file__).resolve().parent.parent))
-    from sm120_smoke import guard
+    from sm120_smoke import guard, lifeline
 
+    lifeline.hold()
     configuration = json.loads(sys.argv[1])
     guard.loopback_up()  # before the ranks look for it
     children = []

@@ -39,8 +39,9 @@ class Worker:
     """One worker."""
 
     def __init__(self, configuration: dict[str, Any]) -> None:
-        from sm120_smoke import guard
+        from sm120_smoke import guard, lifeline
 
+        lifeline.hold()
         self._configuration = configuration
         self._commands = os.fdopen(configuration["commands"], encoding="utf-8")
         self._events = os.fdopen(configuration["events"], "w", encoding="utf-8", buffering=1)
@@ -50,6 +51,7 @@ class Worker:
         self._loopback = guard.loopback_up()
         self._guard = guard.Guard()
         self._backend: Any = None
+        self._launches: Any = None
         self._cases = 0
 
     def work(self) -> None:
@@ -91,8 +93,9 @@ class Worker:
         }
         rank = self._configuration.get("rank")
         try:
-            self._backend = _backend(self._configuration["backend"], profile=self._configuration["profile"])
+            self._backend = _backend(self._configuration["backend"])
             facts.update(self._backend.start(self._configuration["device"] if rank is None else rank))
+            facts["launches"] = self._watch_launches()
             functions.watch()
             self._guard.begin()
             for package in self._configuration["packages"]:
@@ -149,14 +152,25 @@ class Worker:
         )
         return outcome.broken
 
+    def _watch_launches(self) -> str:
+        """Where asked to: why it cannot be done; empty where it is."""
+        if not self._configuration["launches"]:
+            return ""
+        from sm120_smoke.launches import Launches
+
+        self._launches = Launches(Path(self._configuration["launches"]))
+        return str(self._backend.watch(self._launches))
+
     def _at(self, stage: str, step: str) -> None:
+        if self._launches is not None:
+            self._launches.at = f"{stage}: {step}"
         self._send("at", stage=stage, step=step)
 
 
-def _backend(name: str, *, profile: bool) -> Any:
+def _backend(name: str) -> Any:
     if name == "host":
         return importlib.import_module("sm120_smoke.backend_host").HostBackend()
-    return importlib.import_module("sm120_smoke.backend_torch").TorchBackend(name, profile=profile)
+    return importlib.import_module("sm120_smoke.backend_torch").TorchBackend(name)
 
 
 def _import_all(package: dict[str, Any], notes: list[str]) -> dict[str, str]:

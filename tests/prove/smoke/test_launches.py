@@ -1,0 +1,119 @@
+"""The last launches of a worker: noted by CUPTI's callbacks (a stand-in library here: there is no GPU), read back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sm120_wheels.prove.smoke.launches import Launched, last_kernel, launches, shown
+from tests.prove.smoke.test_payload import worker_python
+
+#: CUPTI's functions as cupti_callbacks.h declares them, and launch() in place of the driver.
+_CUPTI = r"""
+#include <stdint.h>
+#include <string.h>
+typedef struct {
+  int site; const char *function; const void *parameters; void *answer; const char *symbol;
+  void *context; uint32_t context_uid; uint64_t *correlation_data; uint32_t correlation;
+} Data;
+typedef void (*Callback)(void *, int, uint32_t, const Data *);
+static Callback subscribed;
+static char enabled[2000];
+int cuptiSubscribe(void **subscriber, Callback callback, void *user) {
+  if (subscribed) return 39;
+  subscribed = callback;
+  *subscriber = &subscribed;
+  return 0;
+}
+int cuptiGetCallbackName(int domain, uint32_t id, const char **name) {
+  static const char *names[] = {"", "cuMemAlloc_v2", "cuLaunchKernel", "cuLaunchKernelEx_ptsz", "cuGraphLaunch"};
+  if (id > 4 || domain != 1) return 1;
+  *name = names[id];
+  return 0;
+}
+int cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t id) {
+  enabled[id] = enable && subscriber == &subscribed;
+  return 0;
+}
+int cuptiGetResultString(int error, const char **text) {
+  *text = error == 39 ? "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED" : "another";
+  return 0;
+}
+void launch(int id, const char *function, const char *symbol) {
+  uint64_t correlation = 0;
+  for (int site = 0; site < 2 && enabled[id]; ++site) {
+    Data data = {site, function, 0, 0, symbol, 0, 1, &correlation, 7};
+    subscribed(0, 1, id, &data);
+  }
+}
+"""
+
+_WATCH = """
+import ctypes
+from pathlib import Path
+from sm120_smoke.launches import Launches
+cupti = ctypes.CDLL({library!r})
+noted = Launches(Path({file!r}))
+why = noted.watch()
+"""
+
+
+@pytest.fixture(scope="module")
+def cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cupti")
+    source, library = folder / "cupti.c", folder / "libcupti.so.13"
+    source.write_text(_CUPTI)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def test_each_launch_is_noted_once_with_the_step_it_came_from_and_nothing_else_is(cupti: Path, tmp_path: Path) -> None:
+    file = tmp_path / "launches"
+    told = worker_python(
+        _WATCH.format(library=str(cupti), file=str(file))
+        + """
+noted.at = "eager: run"
+cupti.launch(1, b"cuMemAlloc_v2", None)
+cupti.launch(2, b"cuLaunchKernel", b"_Z6kernelPf")
+noted.at = "graph: replay"
+cupti.launch(3, b"cuLaunchKernelEx_ptsz", None)
+print(repr(why))
+"""
+    )
+    assert told == "''"
+    assert launches(file) == [
+        Launched(kernel="_Z6kernelPf", step="eager: run"),
+        Launched(kernel="cuLaunchKernelEx_ptsz", step="graph: replay"),
+    ]
+
+
+def test_of_many_launches_the_last_are_kept_in_order(cupti: Path, tmp_path: Path) -> None:
+    file = tmp_path / "launches"
+    worker_python(
+        _WATCH.format(library=str(cupti), file=str(file))
+        + "for i in range(300): cupti.launch(2, b'cuLaunchKernel', b'kernel%d' % i)\n"
+        + "cupti.launch(2, b'cuLaunchKernel', b'x' * 9000)"
+    )
+    found = launches(file)
+    assert [each.kernel for each in found[:-1]] == [f"kernel{i}" for i in range(45, 300)]
+    assert set(found[-1].kernel) == {"x"}
+    assert file.stat().st_size == 256 * 4096
+
+
+def test_why_launches_cannot_be_noted_is_said(cupti: Path, tmp_path: Path) -> None:
+    watch = _WATCH.format(library=str(cupti), file=str(tmp_path / "launches"))
+    assert "MULTIPLE_SUBSCRIBERS" in worker_python(watch + "print(Launches(Path('/dev/null')).watch())")
+    assert worker_python(watch.replace(f"ctypes.CDLL({str(cupti)!r})", "None") + "print(why)") == "CUPTI is not loaded"
+
+
+def test_the_last_kernel_is_told_in_a_line_and_a_graph_by_what_was_captured() -> None:
+    first = Launched(kernel="_Z5firstPf", step="graph: warm up and capture")
+    second = Launched(kernel="_Z6secondPf", step="graph: warm up and capture")
+    draw = Launched(kernel="_Z4drawPf", step="graph: draw inputs from seed 4")
+    replay = Launched(kernel="cuGraphLaunch", step="graph: replay")
+    assert last_kernel([]) == "none was launched"
+    assert last_kernel([first, second]) == "second (at graph: warm up and capture)"
+    assert last_kernel([first, second, first, second, draw, replay]) == "a graph of first, second (at graph: replay)"
+    assert shown([replay] * 20) == ("cuGraphLaunch (at graph: replay)",) * 8
