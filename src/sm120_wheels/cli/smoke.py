@@ -48,7 +48,8 @@ def _suite(context: click.Context, parameter: click.Parameter, values: tuple[str
     "--environment",
     type=click.Path(path_type=Path),
     metavar="PYTHON",
-    help="Test with this interpreter's torch; nothing is installed there. Default: a clean environment from locks.",
+    help="Test with this interpreter's torch; nothing is installed there. Default: a clean environment from locks "
+    "(--from-index: from the indexes).",
 )
 @click.option("--python", default="3.12", show_default=True, metavar="3.X", help="Python of a clean environment.")
 @click.option("-k", "keyword", default="", metavar="EXPR", help="Only cases whose name matches, as pytest's -k.")
@@ -95,8 +96,8 @@ def command(
     """
     if not wheels and not installed and not suites and not from_index:
         raise SettingError("nothing to test", hint="give a wheel, --installed NAME, or --suite with --environment")
-    if from_index and (wheels or installed or environment):
-        raise SettingError("--from-index makes an environment of its own", hint="leave out wheels and --environment")
+    if from_index and (wheels or installed):
+        raise SettingError("--from-index tests what it installs", hint="leave out wheels and --installed")
     if installed and environment is None:
         environment = Path(sys.executable)
     request = Request(
@@ -111,13 +112,16 @@ def command(
         network=network,
         imports=[_import(text) for text in imports],
     )
+    for option, file in {"--record": record_file, "--junit": junit, "--html": html}.items():
+        if file is not None and not list_only:
+            _check_output(option, file)
     gpus, why = _gpus(request, gpu_count)
     with contextlib.ExitStack() as stack:
         if from_index:
             if request.backend == "cuda" and not gpus:  # before anything is downloaded
                 _check_gpu(request, [], gpus, why, record_file)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-consumer-")))
-            consumer = _consumer(from_index, python, folder)
+            consumer = _consumer(from_index, python, folder, environment)
             environment = consumer.python
             tested = [_from_index(consumer, gpus)]
         else:
@@ -168,10 +172,16 @@ def _run(
     return _verdict(report)
 
 
-def _consumer(from_index: tuple[str, str], python: str, folder: Path) -> Consumer:
+def _consumer(from_index: tuple[str, str], python: str, folder: Path, over: Path | None) -> Consumer:
     url, requirement = from_index
     return install(
-        url, requirement, python=python, folder=folder, cache_root=paths.cache_root(), on_line=_note_downloads
+        url,
+        requirement,
+        python=python,
+        folder=folder,
+        cache_root=paths.cache_root(),
+        over=over,
+        on_line=_note_downloads,
     )
 
 
@@ -201,7 +211,22 @@ def _gpus(request: Request, count: int) -> tuple[list[Gpu], str]:
     if request.backend != "cuda":
         return [], ""
     found, why = find_gpus()
+    if 0 < len(found) < count:
+        have = ", ".join(f"{gpu.index} ({gpu.name})" for gpu in found)
+        raise SettingError(f"--gpus {count}: there are {len(found)}", why=f"usable here: {have}")
     return found[:count], why
+
+
+def _check_output(option: str, file: Path) -> None:
+    """Now, and not after minutes on a GPU."""
+    if file.is_dir():
+        raise SettingError(f"{option} {file}: it is a folder", hint="name a file in it")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as exc:
+        raise SettingError(f"{option} {file}: nothing can be written there", why=str(exc)) from exc
 
 
 def _check_gpu(

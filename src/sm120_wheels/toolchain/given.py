@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +45,14 @@ def look_at(python: Path, *, isolated: bool = False) -> Found:
     ``isolated``: without what PYTHONPATH and the user's own site-packages would add.
     Raises :class:`ToolMissingError` where there is no such interpreter, :class:`CommandError` where it fails.
     """
-    found = json.loads(
-        run([python.absolute(), *(["-I"] if isolated else []), "-c", _PROBE]).output.strip().splitlines()[-1]
-    )
+    if not (python.is_file() and os.access(python, os.X_OK)):
+        raise ToolMissingError(f"there is no interpreter {python}", hint="--environment takes the path of a python")
+    said = run([python.absolute(), *(["-I"] if isolated else []), "-c", _PROBE]).output
+    try:
+        found = json.loads(said.strip().splitlines()[-1])
+    except (IndexError, ValueError) as exc:
+        why = f"asked for its packages it says {said.strip()[:200]!r}"
+        raise ToolMissingError(f"{python} is no Python interpreter", why=why) from exc
     return Found(
         python=str(found["python"]),
         torch=Path(found["torch"]) if found["torch"] else None,

@@ -42,9 +42,10 @@ class Ran:
         return found[0]
 
 
-def demo_wheel(folder: Path) -> Path:
+def demo_wheel(folder: Path, *requires: str) -> Path:
     files = {"demo_ops.py": (HERE / "demo_ops.py").read_bytes()}
-    return RawWheel(name="demo", version="1.0", files=files).write(folder)
+    lines = ["Metadata-Version: 2.1", "Name: demo", "Version: 1.0", *(f"Requires-Dist: {r}" for r in requires)]
+    return RawWheel(name="demo", version="1.0", files=files, metadata="\n".join(lines) + "\n").write(folder)
 
 
 def environment(folder: Path) -> dict[str, str]:

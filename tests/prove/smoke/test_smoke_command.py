@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -94,6 +95,42 @@ def test_an_unknown_suite_is_said(sm120: Sm120) -> None:
     assert "--suite no_such_suite: no such suite or folder" in said.err
 
 
+@pytest.mark.usefixtures("h200")
+def test_more_gpus_than_there_are_is_said(sm120: Sm120) -> None:
+    said = sm120("smoke", "--suite", "selftest", "--gpus", "99")
+    assert said.code == 17
+    assert "--gpus 99: there are 1\n  why:   usable here: 0 (NVIDIA H200)" in said.err
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("option", "place", "why"),
+    [
+        ("--record", "a-file/record.json", "nothing can be written there"),
+        ("--junit", "a-folder", "it is a folder"),
+        ("--html", "/proc/page.html", "nothing can be written there"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_said_before_anything_runs(
+    tmp_path: Path, sm120: Sm120, option: str, place: str, why: str
+) -> None:
+    (tmp_path / "a-file").touch()
+    (tmp_path / "a-folder").mkdir()
+    said = sm120("smoke", "--suite", "selftest", option, tmp_path / place)
+    assert said.code == 17
+    assert f"{option} {tmp_path / place}: {why}" in said.err
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_what_is_no_wheel_and_what_is_no_interpreter_is_said(tmp_path: Path, sm120: Sm120) -> None:
+    assert sm120("smoke", tmp_path / "absent-1.0-py3-none-any.whl").code == 60
+    host = ["smoke", "--backend", "host", demo_wheel(tmp_path / "dist"), "--suite", HERE / "cases", "--environment"]
+    absent = sm120(*host, tmp_path / "absent")
+    assert (absent.code, f"there is no interpreter {tmp_path}/absent" in absent.err) == (40, True)
+    other = sm120(*host, "/bin/echo")
+    assert (other.code, "/bin/echo is no Python interpreter" in other.err) == (40, True)
+
+
 def test_a_suite_that_cannot_be_collected_is_no_result(tmp_path: Path) -> None:
     suite = tmp_path / "suite"
     suite.mkdir()
@@ -143,23 +180,40 @@ def test_a_package_that_cannot_be_imported_fails_every_case_with_that_reason(tmp
     assert all("No module named 'not_in_this_wheel'" in c["why"] for c in ran.record["cases"])
 
 
-def test_ctrl_c_leaves_no_record_no_junit_and_no_process(tmp_path: Path) -> None:
-    wheel = demo_wheel(tmp_path / "dist")
-    outputs: list[str | Path] = ["--record", tmp_path / "record.json", "--junit", tmp_path / "junit.xml"]
-    command = smoke_command(wheel, "-k", "test_hangs_in_python", "--deadline", "500", *outputs)
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
-    ) as process:
+def _stopped_by(number: signal.Signals, folder: Path, case: str, workers: int, mark: str) -> tuple[int, str]:
+    """Send a signal to a run when its case hangs: then ``mark`` is in the workers' folder. Gives its exit code and
+    what it said, when its workers are gone."""
+    wheel = demo_wheel(folder / "dist")
+    outputs: list[str | Path] = ["--record", folder / "record.json", "--junit", folder / "junit.xml"]
+    command = smoke_command(wheel, "-k", case, "--deadline", "500", *outputs)
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True) as process:
         seen = psutil.Process(process.pid)
-        while not (children := [c for c in seen.children(recursive=True) if "worker.py" in " ".join(_argv(c))]):
+        children: list[psutil.Process] = []
+        while len(children) < workers or not any(Path(children[0].cwd()).glob(mark)):
             assert process.poll() is None, process.communicate()
-        process.send_signal(signal.SIGINT)
+            children = [c for c in seen.children(recursive=True) if "worker.py" in " ".join(_argv(c))]
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "error: interrupted" in said
     gone, alive = psutil.wait_procs(children, timeout=30)
     assert not alive, gone
+    assert not (folder / "record.json").exists()
+    return process.returncode, said
+
+
+def test_ctrl_c_leaves_no_record_no_junit_and_no_process(tmp_path: Path) -> None:
+    code, said = _stopped_by(signal.SIGINT, tmp_path, "test_hangs_once", 1, "it-hung")
+    assert code == 130
+    assert "error: interrupted" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "dist"]
+
+
+@pytest.mark.parametrize(
+    ("case", "workers", "mark"),
+    [("test_hangs_once", 1, "it-hung"), ("test_one_rank_does_not_arrive", 3, "session-*/case1/1.0")],
+)
+def test_a_run_that_is_killed_leaves_no_worker_behind(tmp_path: Path, case: str, workers: int, mark: str) -> None:
+    code, _ = _stopped_by(signal.SIGKILL, tmp_path, case, workers, mark)
+    assert code == -signal.SIGKILL
 
 
 def _argv(process: psutil.Process) -> list[str]:
@@ -224,3 +278,40 @@ def test_what_a_consumer_gets_from_an_index_is_tested_and_bound_to_the_published
     assert record["counts"]["passed"] == 3
     assert absent.returncode == 17
     assert "the index has no demoo" in absent.stderr
+
+
+def test_a_consumer_with_an_environment_gets_the_package_alone_and_sees_what_is_there(tmp_path: Path) -> None:
+    wheel = demo_wheel(tmp_path / "dist", "pytest>=7", "nothing; python_version < '3'")
+    ran, record = _over(tmp_path, wheel)
+    assert ran.returncode == 0, ran.stderr
+    assert record["wheel_sha256"] == files.sha256_file(wheel)
+    assert record["environment"]["packages"]["demo"] == "1.0"
+    assert "pytest" in record["environment"]["packages"]
+    assert (record["counts"]["passed"], record["counts"]["failed"]) == (3, 0)
+
+
+def test_a_consumer_whose_environment_lacks_what_the_package_requires_is_told(tmp_path: Path) -> None:
+    ran, record = _over(tmp_path, demo_wheel(tmp_path / "dist", "pytest<7", "no-such-thing>1"))
+    assert ran.returncode == 40
+    assert "the environment lacks what demo 1.0 requires" in ran.stderr
+    assert "pytest<7: " in ran.stderr
+    assert "no-such-thing>1: it is not there" in ran.stderr
+    assert not record
+
+
+def _over(folder: Path, wheel: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Install from an index over this environment; the index on the loopback interface is all that can be reached."""
+    root, record = folder / "index", folder / "record.json"
+    publish(root, [wheel], options=Options(cuda=("cu130",)))
+    options = ["--backend", "host", "--suite", str(HERE / "cases"), "--import", "demo_ops=demo", "-k", "test_right"]
+    with served(root) as address:
+        command = [*SM120, "smoke", "--from-index", f"{address}simple/", "demo==1.0", "--environment", sys.executable]
+        done = subprocess.run(
+            [*command, *options, "--record", str(record)],
+            cwd=folder,
+            env={**environment(folder), "HTTPS_PROXY": "http://127.0.0.1:9"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return done, json.loads(record.read_text()) if record.is_file() else {}

@@ -6,7 +6,7 @@ The same content gives the same folder, so that a second run finds it. Scripts a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from sm120_wheels import files
+from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.toolchain.locks import marker_environment
 from sm120_wheels.wheel.archive import open_wheel
 from sm120_wheels.wheel.finish import read_build_record
@@ -45,18 +46,27 @@ class Unpacked:
 
     def requirements(self, python: str) -> Iterator[Requirement]:
         """Its requirements that hold in that Python (``3.12.1``), extras aside."""
-        environment = marker_environment(python)
-        for line in self.requires:
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
-                continue  # an installer would refuse it; the index does
-            if requirement.marker is None or requirement.marker.evaluate(environment):
-                yield requirement
+        return holding(self.requires, python)
+
+
+def holding(requires: Iterable[str], python: str) -> Iterator[Requirement]:
+    """Those ``Requires-Dist`` lines that hold in that Python, extras aside."""
+    environment = marker_environment(python)
+    for line in requires:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue  # an installer would refuse it; the index does
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            yield requirement
 
 
 def unpack(wheel: Path, *, cache_root: Path) -> Unpacked:
     """Unpack a wheel below the cache, checked against RECORD. Raises WheelInvalidError for what is damaged."""
+    if not wheel.is_file():
+        raise WheelInvalidError(
+            f"no wheel at {wheel}", where=str(wheel.absolute()), hint="give the path of a .whl file"
+        )
     sha256 = files.sha256_file(wheel)
     root = cache_root / "smoke" / "overlays" / sha256[:24]
     with open_wheel(wheel, same_tags=False) as opened:

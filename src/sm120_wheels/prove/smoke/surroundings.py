@@ -7,10 +7,11 @@ put in front of its search path (see :mod:`overlay`); it is shared between runs 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -118,13 +119,21 @@ def unmet(surroundings: Surroundings, wheels: Sequence[Unpacked]) -> list[str]:
     there = {**surroundings.packages, **{wheel.distribution: wheel.version for wheel in wheels}}
     found = []
     for wheel in wheels:
-        for requirement in wheel.requirements(surroundings.version):
-            version = there.get(str(canonicalize_name(requirement.name)))
-            if version is None:
-                found.append(f"{wheel.distribution} requires {requirement}: it is not there")
-            elif not _fits(requirement.specifier, version):
-                found.append(f"{wheel.distribution} requires {requirement}: {version} is there")
+        lacks = lacking(wheel.requirements(surroundings.version), there)
+        found += [f"{wheel.distribution} requires {text}" for text in lacks]
     return list(dict.fromkeys(found))
+
+
+def lacking(requirements: Iterable[Requirement], there: Mapping[str, str]) -> list[str]:
+    """Those requirements that the distributions ``there`` (name → version) do not meet, each with what is there."""
+    found = []
+    for requirement in requirements:
+        version = there.get(str(canonicalize_name(requirement.name)))
+        if version is None:
+            found.append(f"{requirement}: it is not there")
+        elif not _fits(requirement.specifier, version):
+            found.append(f"{requirement}: {version} is there")
+    return found
 
 
 def _fits(specifier: SpecifierSet, version: str) -> bool:
