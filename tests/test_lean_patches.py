@@ -173,7 +173,7 @@ def test_an_op_without_a_kernel_says_what_supports_it(pypi_cuda: CudaToolkit, cm
     )
 
 
-@pytest.mark.parametrize("version", ["0.4.4", "0.4.5"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_each_patch_says_which_kernels_it_removes(version: str) -> None:
     found = lean_patches(version)
     assert len(found) >= 8

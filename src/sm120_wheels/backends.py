@@ -47,7 +47,7 @@ def compile_package(
     with (
         progress.display() as tell,
         compile_session(
-            package=f"{plan.recipe}-{plan.version}",
+            package=f"{plan.recipe}-{plan.version}{'' if _is_lean(plan) or not pins.lean_headers else '-whole'}",
             work_dir=work.root / "scheduler",
             profile=profile_path(plan),
             budget=memory,
@@ -88,13 +88,19 @@ def check_memory(plan: Plan, *, memory: int | None) -> None:
         check_fits(read_profile(profile), ceiling=budget.measure(cap=memory).ceiling)
 
 
+def _is_lean(plan: Plan) -> bool:
+    """What the same file takes differs up to three times; so neither profile nor measurements serve for both."""
+    return plan.lean_headers is not None and not plan.without_patches
+
+
 def profile_path(plan: Plan) -> Path | None:
     """The measured profile that ships with the recipe for this target: this version's, else the nearest older one's,
-    else the oldest; None where there is none. Sources that a version does not have do no harm. A build that leaves out
-    patches has one of its own (``…-whole.csv``), where it was measured."""
+    else the oldest; None where there is none. Sources that a version does not have do no harm. A build without lean
+    patches or lean headers takes up to three times as much, and has a profile of its own (``…-whole.csv``), where that
+    was measured."""
     targets = "+".join(arch.number for arch in plan.targets)
     folder = paths.recipes_root() / plan.recipe / "profiles"
-    kinds = ("-whole", "") if plan.without_patches else ("",)
+    kinds = ("",) if _is_lean(plan) else ("-whole", "")
     measured = next((files for kind in kinds if (files := list(folder.glob(f"*-sm{targets}{kind}.csv")))), [])
     found = {Version(file.name.partition("-sm")[0]): file for file in measured}
     older = [version for version in found if version <= Version(plan.version)]

@@ -54,6 +54,7 @@ def prepare(request: BuildRequest, into: Path, options: BuildOptions) -> Prepare
             "CMAKE_CUDA_COMPILER": str(nvcc),
             "CMAKE_CUDA_HOST_COMPILER": str(provisioned.cuda.host_compiler.path),
             "CUDAToolkit_ROOT": str(provisioned.cuda.root),
+            "CUDA_TOOLKIT_ROOT_DIR": str(provisioned.cuda.root),  # torch's own search: else the first nvcc on the PATH
             "Torch_DIR": str(provisioned.torch_dir),
             "FETCHCONTENT_FULLY_DISCONNECTED": "ON",
             **backends.cmake_defines(plan, pins, work, provisioned),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,11 +75,12 @@ def test_the_schedule_does_not_depend_on_who_came_first(
 
 @given(TASKS, MACHINE)
 def test_the_first_in_order_is_never_delayed_by_those_behind_it(tasks: list[Task], machine: tuple[int, int]) -> None:
-    """With exact predictions, the first waiting task starts no later than if nothing else could start any more."""
+    """With exact predictions, the first waiting task of a build starts no later than if nothing else could start any
+    more. (Between builds the turn goes by what each was given, which changes while they wait.)"""
     cores, budget = machine
     policy = Policy(budget=budget, cores=cores)
     for task in tasks:
-        policy.submit(task)
+        policy.submit(replace(task, build=""))
     policy.admit(0.0)
     fitting = [t for t in policy.order() if t.memory <= budget]
     if not fitting:
@@ -256,6 +258,24 @@ def test_a_large_file_is_not_starved_by_an_endless_stream_of_another_builds_smal
         if "large" not in policy.running:
             now, key = next_end(policy)
             policy.forget(key)
+
+
+def test_a_build_whose_first_file_is_long_does_not_stand_behind_the_others_for_it() -> None:
+    policy = Policy(budget=1000, cores=32)
+    for build, seconds in (("a", 30), ("b", 30), ("c", 30)):
+        for i in range(60):
+            policy.submit(Task(key=f"{build}{i}", memory=5, seconds=seconds, build=build))
+    policy.submit(Task(key="long", memory=100, seconds=600, build="c"))
+    most = 0
+    policy.admit(0)
+    for now in range(1, 60):
+        for running in list(policy.running.values()):
+            if now >= running.started + running.task.seconds:
+                policy.finish(running.task.key)
+        policy.admit(now)
+        most = max(most, sum(r.task.build == "c" for r in policy.running.values()))
+    assert "long" in policy.running
+    assert most >= 8, "its share of the cores is a third"
 
 
 def test_a_build_that_was_away_or_comes_late_gets_no_more_than_its_turn() -> None:

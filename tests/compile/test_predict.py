@@ -123,6 +123,22 @@ def test_knowledge_outlives_the_broker_and_a_kill_teaches_only_upwards(tmp_path:
     assert (again.basis, again.expected, again.seconds) == ("measured", 300 * MIB, 1.5)
 
 
+def test_files_that_started_before_the_bias_was_known_do_not_raise_it_again(tmp_path: Path) -> None:
+    profile = tmp_path / "p.csv"
+    profile.write_text("source,peak_mib,seconds\n" + "".join(f"csrc/gemm/{n}.cu,1000,60\n" for n in range(9)))
+    origin = Origin(package="p", session="s", profile=str(profile), store=str(tmp_path / "p.json"))
+    knowledge = Knowledge()
+    commands = [parse(["nvcc", "-c", f"/b/csrc/gemm/{n}.cu"], "/b") for n in range(9)]
+    guesses = [knowledge.predict(what, origin) for what in commands[:8]]
+    for what, guess in zip(commands, guesses, strict=False):
+        knowledge.learn(what, origin, guess, peak=2500 * MIB, seconds=60, cpu_seconds=60, complete=True)
+    assert knowledge.bias("s") == pytest.approx(2.5)
+    late = knowledge.predict(commands[8], origin)
+    assert late.expected == pytest.approx(2500 * MIB, rel=0.01)
+    knowledge.learn(commands[8], origin, late, peak=2500 * MIB, seconds=60, cpu_seconds=60, complete=True)
+    assert knowledge.bias("s") == pytest.approx(2.5), "what is corrected already needs no more"
+
+
 def test_a_damaged_store_is_started_anew(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text('{"format": 1, "entries": [{"sour')
     store = Store(tmp_path / "store.json")

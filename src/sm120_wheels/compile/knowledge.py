@@ -90,8 +90,9 @@ class Knowledge:
             return
         error = math.log(peak / max(1, prediction.expected))
         if prediction.basis != "measured" and (complete or error > 0):
-            # The bias is already inside ``expected``; the raw error is against the prediction without it.
-            raw = error + math.log(self.bias(origin.session))
+            # The bias of that time is inside ``expected``; the raw error is against the prediction without it. With
+            # the bias of now, every file that started before it was known would raise it again, without end.
+            raw = error + math.log(prediction.bias)
             self._session_errors.setdefault(origin.session, []).append(raw)
         if not complete:
             return

@@ -27,6 +27,9 @@ from dataclasses import dataclass, replace
 
 #: How long, in seconds, a task waits for other programs to give memory back while nothing else runs.
 PATIENCE_ALONE_S = 300.0
+#: How much of a task's time, in seconds, counts against its build's turns before it has run. All of it, and a build
+#: that starts one long task would stand behind the others for minutes; none, and one build would get all that is free.
+_AHEAD_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,8 @@ class Policy:
         self._patience_alone_s = patience_alone_s
         self._jobs: dict[str, int] = {}
         self._served: dict[str, float] = {}
+        self._ended: list[Running] = []
+        self._clock = 0.0
         self._has_turn: str | None = None
         self._idle_since: float | None = None
 
@@ -132,7 +137,6 @@ class Policy:
         """A task that is running already under an earlier broker: it holds its memory whether or not that fits."""
         self.waiting.pop(task.key, None)
         self._join(task.build, started)
-        self._served[task.build] += self._work(task)
         self.running[task.key] = Running(task=task, started=started, held=task.memory)
 
     def observe(self, key: str, used: int) -> None:
@@ -144,7 +148,9 @@ class Policy:
     def finish(self, key: str) -> None:
         """A task ended, or its client died: whatever it held is free. Unknown keys are fine."""
         known = key in self.running or key in self.waiting
-        self.running.pop(key, None)
+        running = self.running.pop(key, None)
+        if running is not None:
+            self._ended.append(running)
         self.waiting.pop(key, None)
         if known:
             self.done.add(key)
@@ -161,11 +167,11 @@ class Policy:
         for task in self.waiting.values():
             by_build[task.build].append(task)
         queues = {build: self._queue(tasks) for build, tasks in by_build.items()}
-        served = {build: self._served.get(build, 0.0) for build in queues}
+        served = {build: self._used(build, self._clock) + self._ahead(build, self._clock) for build in queues}
         ordered: list[Task] = []
         if self._has_turn in queues:
             ordered.append(queues[self._has_turn].pop())
-            served[self._has_turn] += self._work(ordered[0])
+            served[self._has_turn] += self._charge(ordered[0])
         turns = [self._turn(build, served[build], queue[-1]) for build, queue in queues.items() if queue]
         heapq.heapify(turns)
         while turns:
@@ -174,7 +180,7 @@ class Policy:
             task = queue.pop()
             ordered.append(task)
             if queue:
-                heapq.heappush(turns, self._turn(build, so_far + self._work(task), queue[-1]))
+                heapq.heappush(turns, self._turn(build, so_far + self._charge(task), queue[-1]))
         return ordered
 
     def admit(self, now: float) -> list[Task]:
@@ -183,6 +189,7 @@ class Policy:
         reservation: _Reservation | None = None
         reserved_for: str | None = None
         at_their_limit: set[str] = set()
+        self._settle(now)
         for task in self.order():
             if self.cores_held >= self.cores or any(r.task.alone for r in self.running.values()):
                 break
@@ -218,19 +225,38 @@ class Policy:
         return "memory"
 
     def _join(self, build: str, now: float) -> None:
-        """A build that was away is level with the least served of those that are here, not counting the work that is
-        still before their running tasks, and keeps no credit."""
+        """A build that was away is level with the least served of those that are here, and keeps no credit."""
+        self._settle(now)
         here = {task.build for task in self.waiting.values()} | {r.task.build for r in self.running.values()}
         if not here:
             self._served.clear()
         if build not in here:
-            least = min((self._served[other] - self._ahead(other, now) for other in here), default=0.0)
+            least = min((self._used(other, self._clock) for other in here), default=0.0)
             self._served[build] = max(self._served.get(build, 0.0), least)
 
+    def _settle(self, now: float) -> None:
+        """Count what has ended against its build. Time never goes back, whatever a client says when it came."""
+        self._clock = max(self._clock, now)
+        for ended in self._ended:
+            build = ended.task.build
+            self._served[build] = self._served.get(build, 0.0) + self._taken(ended, self._clock)
+        self._ended.clear()
+
+    def _used(self, build: str, now: float) -> float:
+        """What a build was given until now, in seconds of the whole machine."""
+        own = (r for r in self.running.values() if r.task.build == build)
+        return self._served.get(build, 0.0) + sum(self._taken(r, now) for r in own)
+
     def _ahead(self, build: str, now: float) -> float:
-        """What was counted for a build's running tasks and is not done yet."""
-        own = [r for r in self.running.values() if r.task.build == build]
-        return sum(self._share(r.task) * min(r.task.seconds, max(0.0, r.started + r.task.seconds - now)) for r in own)
+        """What its running tasks will take soon."""
+        own = (r for r in self.running.values() if r.task.build == build)
+        return sum(self._share(r.task) * min(r.expected_end(now) - now, _AHEAD_S) for r in own)
+
+    def _taken(self, running: Running, now: float) -> float:
+        return self._share(running.task) * max(0.0, now - running.started)
+
+    def _charge(self, task: Task) -> float:
+        return self._share(task) * min(task.seconds, _AHEAD_S)
 
     def _turn(self, build: str, served: float, head: Task) -> tuple[float, float, float, str]:
         """Where builds were given the same, the one that holds less now is first, then the one with more to do."""
@@ -277,7 +303,6 @@ class Policy:
 
     def _start(self, task: Task, now: float) -> None:
         del self.waiting[task.key]
-        self._served[task.build] += self._work(task)
         self.running[task.key] = Running(task=task, started=now, held=task.memory)
         self._idle_since = None
 

@@ -38,6 +38,8 @@ class Prediction:
     expected: int
     seconds: float
     basis: str
+    bias: float = 1.0
+    """The factor inside ``expected`` by which this build's peaks exceeded earlier predictions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +71,19 @@ def predict(
     rounds = math.ceil(max(1, len(command.targets)) / wide)
     unit = profile.find(command.source) if profile is not None and command.source else None
     if unit is not None:
-        return _with_margin(unit.peak * wide * bias, unit.seconds * rounds, "profile", store)
+        return _with_margin(unit.peak * wide, unit.seconds * rounds, "profile", store, bias)
     similar = _similar(command, store)
     if similar is not None:
         scale = wide / max(1, similar.parallel)
-        return _with_margin(similar.peak * max(scale, 1.0) * bias, similar.seconds, "similar", store)
+        return _with_margin(similar.peak * max(scale, 1.0), similar.seconds, "similar", store, bias)
     if model is not None and footprint is not None:
         features = _features(command.source, footprint)
         peak, seconds = math.exp(_dot(model.peak, features)), math.exp(_dot(model.seconds, features))
-        return _with_margin(peak * wide * bias, seconds * rounds, "model", store, at_least=model.margin)
+        return _with_margin(peak * wide, seconds * rounds, "model", store, bias, at_least=model.margin)
     base = _DEFAULT_CUDA if command.source.endswith(".cu") else _DEFAULT_HOST
     if not command.source:
         base = 512 * MIB
-    return _with_margin(base * wide * bias, _DEFAULT_SECONDS * rounds, "default", store)
+    return _with_margin(base * wide, _DEFAULT_SECONDS * rounds, "default", store, bias)
 
 
 def key_of(command: CompileCommand, compiler: str) -> Measured:
@@ -157,15 +159,18 @@ def _rank(count: int) -> int:
     return min(count - 1, math.ceil(_QUANTILE * count) - 1)
 
 
-def _with_margin(expected: float, seconds: float, basis: str, store: Store, at_least: float = 1.0) -> Prediction:
+def _with_margin(
+    peak: float, seconds: float, basis: str, store: Store, bias: float = 1.0, *, at_least: float = 1.0
+) -> Prediction:
     factor = max(margin(basis, store.errors.get(basis, ())), at_least if basis == "model" else 1.0)
     if basis == "model" and len(store.errors.get(basis, ())) >= _ERRORS_NEEDED:
         factor = margin(basis, store.errors[basis])
     return Prediction(
-        memory=int(expected * factor) + (0 if basis == "default" else _SLACK),
-        expected=int(expected),
+        memory=int(peak * bias * factor) + (0 if basis == "default" else _SLACK),
+        expected=int(peak * bias),
         seconds=max(seconds, 0.01),
         basis=basis,
+        bias=bias,
     )
 
 
