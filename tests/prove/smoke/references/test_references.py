@@ -174,3 +174,35 @@ def test_blocks_of_gguf_hold_low_halves_first(reference: ModuleType, name: str) 
             fifth = (int.from_bytes(bytes(b[4:8]), "little") >> i) & 1
             wanted = 0.5 * (((b[8 + byte] >> (4 * half)) & 15) + 16 * fifth) - 1.25
         assert got[i] == wanted
+
+
+#: Magnitudes of the e2m1 codes 0 to 7 (OCP Microscaling Formats 1.0).
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@uses("flashinfer_math")
+def test_an_nvfp4_code_is_the_nearest_one_with_the_sign_in_its_high_bit(reference: ModuleType) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 64, dtype=torch.bfloat16)
+    x[0, :16] = 0
+    packed, scales = reference.nvfp4_blocks(x, 0.013)
+    assert (packed.shape, scales.shape) == ((3, 32), (3, 4))
+    for row in range(3):
+        for i in range(64):
+            code = (int(packed[row, i // 2]) >> 4 * (i % 2)) & 15
+            value, step = float(x[row, i]), float(scales[row, i // 16]) * 0.013
+            nearest = min(abs(abs(value) - each * step) for each in _E2M1)
+            assert abs(abs(value) - _E2M1[code & 7] * step) <= nearest * 1.00001
+            assert (code >= 8) == (value < 0)
+    assert scales[0, 0] == 0
+    assert set(packed[0, :8].tolist()) == {0}
+
+
+@uses("flashinfer_math")
+def test_half_a_step_of_nvfp4_goes_to_the_even_code(reference: ModuleType) -> None:
+    halves = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+    x = torch.tensor([[6.0, *halves, *[0.0] * 8]])
+    packed, scales = reference.nvfp4_blocks(x, 1.0)
+    codes = [code for byte in packed[0].tolist() for code in (byte & 15, byte >> 4)]
+    assert float(scales[0, 0]) == 1.0
+    assert codes[:8] == [7, 0, 2, 2, 4, 4, 6, 6]

@@ -63,3 +63,44 @@ def merge_states(v: Any, s: Any) -> tuple[Any, Any]:
     total = weight.sum(1)
     merged = (v.double() * weight.unsqueeze(-1)).sum(1) / total.unsqueeze(-1)
     return merged, torch.log2(total) + top.squeeze(1)
+
+
+def nvfp4_blocks(x: Any, scale: float) -> tuple[Any, Any]:
+    """Packed e2m1 codes, two in a byte with the first in the low half, and an e4m3 scale for each 16 elements.
+
+    An element is ``code * block scale * scale``. In float32, step by step as flashinfer's page.cuh with precise
+    rounding, so that the bytes can be compared; half of a step of e2m1 rounds to even.
+    """
+    blocks = x.float().unflatten(-1, (-1, 16))
+    whole = torch.tensor(scale, dtype=torch.float32, device=x.device)
+    each = (blocks.abs().amax(-1) * (1.0 / (6.0 * whole))).clamp(max=448.0).to(torch.float8_e4m3fn)
+    step = each.float() * whole
+    inverse = torch.where(step > 0, 1.0 / step, torch.zeros_like(step)).unsqueeze(-1)
+    size = (blocks * inverse).abs()
+    code = torch.zeros_like(size, dtype=torch.uint8)
+    for bound in (0.25, 1.25, 2.5, 5.0):
+        code += (size > bound).to(torch.uint8)
+    for bound in (0.75, 1.75, 3.5):
+        code += (size >= bound).to(torch.uint8)
+    code += torch.signbit(blocks).to(torch.uint8) * 8
+    flat = code.flatten(-2)
+    return flat[..., 0::2] + flat[..., 1::2] * 16, each
+
+
+def rope3d(
+    grid: tuple[int, int, int], channels: tuple[int, int, int], base: float, yarn: tuple[float, float, float]
+) -> Any:
+    """The angle of each token of a frame, height and width grid and each pair of channels, ``(tokens, pairs)``.
+
+    ``yarn`` is factor, low and high: pairs below ``low`` keep their frequency, those above ``high`` divide it by
+    ``factor`` (arXiv 2309.00071, 3.2), counted within the channels of one axis; factor 1 leaves it out.
+    """
+    factor, low, high = yarn
+    angles = []
+    places = torch.cartesian_prod(*[torch.arange(size, dtype=torch.float64) for size in grid])
+    for place, count in zip(places.unbind(1), channels, strict=True):
+        pair = torch.arange(count // 2, dtype=torch.float64)
+        plain = base ** (-2.0 * pair / count)
+        ramp = ((pair - low) / (high - low)).clamp(0, 1) if factor != 1 else torch.zeros_like(pair)
+        angles.append(place[:, None] * (plain / factor * ramp + plain * (1 - ramp)))
+    return torch.cat(angles, dim=1).cuda()
