@@ -100,7 +100,7 @@ def spec_of(item: pytest.Item) -> CaseSpec:
         file="" if inside else str(item.path),
         function=str(function.__name__),
         parameters=parameters,
-        operators=tuple(name.format(**parameters) if "{" in name else name for name in marked.operators),
+        operators=tuple(dict.fromkeys(n.format(**parameters) if "{" in n else n for n in marked.operators)),
         deadline=float(marked.deadline),
         gpus=marked.needs.gpus,
         memory=marked.needs.memory,
