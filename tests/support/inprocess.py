@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ def in_process(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     def sm120(*arguments: str | Path, **extra: str) -> Outcome:
         with monkeypatch.context() as patched, pytest.raises(SystemExit) as left:
             patched.chdir(world.cwd)
-            for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "SM120_INDEX_ROOT", "SM120_INDEX_URL"):
-                patched.delenv(name, raising=False)
+            for name in [name for name in os.environ if name.startswith(("SM120_", "GITHUB_"))]:
+                patched.delenv(name)
             values = {"SM120_DATA_DIR": str(world.data), "SM120_CACHE_DIR": str(world.cache), **world.env, **extra}
             for name, value in values.items():
                 patched.setenv(name, value)

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from sm120_wheels.arch import KNOWN, Arch
-from sm120_wheels.wheel.version import is_partial, local_version, read_label
+from sm120_wheels.index.names import read_labels
+from sm120_wheels.wheel.version import is_partial, local_version
 
 ARCHS = st.lists(st.sampled_from(sorted(KNOWN)).map(Arch.parse), min_size=1, max_size=4)
 CUDAS = st.tuples(st.integers(11, 14), st.integers(0, 9))
@@ -46,9 +47,10 @@ def test_a_label_can_be_read_back(
     )
     assert str(Version(text)) == text, "already as PEP 440 normalises it"
     assert Version(text).public == str(Version(upstream))
-    label = read_label(text)
-    assert label is not None
-    assert (label.cuda, label.torch, label.archs, label.partial) == (cuda, torch, tuple(sorted(set(archs))), partial)
+    labels = read_labels(text)
+    assert labels.index == f"cu{cuda[0]}{cuda[1]}"
+    assert labels.torch == (f"{torch[0]}.{torch[1]}" if torch else None)
+    assert labels.archs == tuple(map(str, sorted(set(archs))))
     assert is_partial(text) == partial
 
 
@@ -64,6 +66,5 @@ def test_a_partial_wheel_is_older_than_the_complete_one_and_newer_than_upstreams
 
 
 @pytest.mark.parametrize("other", ["0.4.4", "0.4.4+cu130", "0.4.4+sm120a", "0.4.4+cu130.torch211"])
-def test_a_version_of_anybody_else_has_no_label_of_ours(other: str) -> None:
-    assert read_label(other) is None
+def test_a_version_of_anybody_else_is_not_partial(other: str) -> None:
     assert not is_partial(other)

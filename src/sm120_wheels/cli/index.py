@@ -235,7 +235,6 @@ def upload(wheels: tuple[Path, ...], repository_url: str, root: Path) -> None:
     """
     from sm120_wheels.index.remotes.registry import upload as upload_wheels
 
-    present(root)
     for name in upload_wheels(root, [str(w) for w in wheels], url=repository_url):
         console.out.print(f"uploaded {name}", markup=False)
 

@@ -84,12 +84,11 @@ def _show(wheel: Wheel, notes: tuple[str, ...], index: str) -> None:
             out(evidence_summary(evidence), markup=False)
     for text in notes:
         out(f"note: {text}", markup=False)
-    remote = index.startswith(("http://", "https://"))
-    if not remote:
+    base = which.base_address(index)
+    if not base:
         out(f"\npip install {which.address_of(wheel, index)}", markup=False)
         return
     for line in commands(wheel):
-        base = index if index.endswith("/") else f"{index}/"
         out(f"\n# {line.name}\n{line.before}{base}{line.path}{line.after}", markup=False)
 
 
@@ -131,8 +130,7 @@ def _numbers(option: str, text: str) -> str:
 
 def _as_json(choice: which.Choice, machine: Machine, index: str) -> dict[str, object]:
     wheel = choice.wheel
-    base = index if index.endswith("/") else f"{index}/"
-    base = base if index.startswith("http") else UNKNOWN_BASE
+    base = which.base_address(index) or UNKNOWN_BASE
     return {
         "machine": {
             "gpus": [dataclasses.asdict(g) for g in machine.gpus],

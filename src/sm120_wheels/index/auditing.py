@@ -17,7 +17,7 @@ from sm120_wheels.wheel.archive import open_wheel
 from sm120_wheels.wheel.finish import read_build_record
 
 
-def live_audit(wheel: Path, sha256: str, *, traps: Path | None = None) -> bytes | None:
+def live_audit(wheel: Path, sha256: str, *, traps: Path | None = None) -> bytes:
     """The audit of a wheel for the GPUs of this project, as the JSON document that is published, bound to its sha256.
 
     ``traps`` is a list of known traps and absences, as ``sm120 audit --allow-traps`` takes it; the list of the recipe

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import PublishRefusedError, SettingError, UnknownArchError, near_misses
-from sm120_wheels.index.inspect import Inspected
 from sm120_wheels.index.model import Evidence
 from sm120_wheels.index.names import label_of
+
+if TYPE_CHECKING:  # the gates' names are part of --help; reading wheels is not
+    from sm120_wheels.index.inspect import Inspected
 
 #: The gates that may be overruled, and what each asks for.
 GATES: dict[str, str] = {

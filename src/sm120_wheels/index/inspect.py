@@ -5,7 +5,6 @@ Everything in the wheel is somebody's word; what gates a wheel is decided in ``g
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from packaging.version import Version
 
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.index.names import read_labels
-from sm120_wheels.wheel.archive import WheelFile, open_wheel
+from sm120_wheels.wheel.archive import open_wheel
+from sm120_wheels.wheel.finish import BUILD_RECORD, read_build_record
 from sm120_wheels.wheel.version import is_partial
 
 _SUMMARY_LENGTH = 512
@@ -54,8 +54,7 @@ def inspect_wheel(path: Path, *, verify: bool = True) -> Inspected:
         metadata = wheel.metadata
         version = str(Version(metadata["Version"]))
         labels = read_labels(version)
-        build_json = _member(wheel, f"{info}/sm120/build.json")
-        record = _object(build_json, where=f"{path}: {info}/sm120/build.json") if build_json is not None else None
+        record = read_build_record(wheel)
         build = _planned(record) if record is not None else None
         archs = _strings(build, "archs") or labels.archs
         torch = build.get("torch") if build else None
@@ -72,25 +71,11 @@ def inspect_wheel(path: Path, *, verify: bool = True) -> Inspected:
             pure=all(tag.platform == "any" for tag in wheel.filename.tags),
             without=_strings(build, "without") or (("unnamed components",) if is_partial(version) else ()),
             build=build,
-            build_json=build_json,
+            build_json=None if record is None else wheel.read(f"{info}/{BUILD_RECORD}"),
             sboms=tuple(
                 wheel.read(m) for m in wheel.members if m.startswith(f"{info}/sboms/") and m.endswith(".cdx.json")
             ),
         )
-
-
-def _member(wheel: WheelFile, name: str) -> bytes | None:
-    return wheel.read(name) if name in wheel.members else None
-
-
-def _object(data: bytes, *, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError as exc:
-        raise WheelInvalidError("the wheel's build record cannot be read", where=where, why=str(exc)) from exc
-    if not isinstance(value, dict):
-        raise WheelInvalidError("the wheel's build record is not an object", where=where)
-    return value
 
 
 def _planned(record: dict[str, Any]) -> dict[str, Any]:

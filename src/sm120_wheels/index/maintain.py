@@ -21,8 +21,6 @@ from sm120_wheels.index.names import project_of
 from sm120_wheels.index.publish import describe
 from sm120_wheels.index.store import Transaction, remove, writing
 
-_WAIT = "waiting for another publish to end …"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
@@ -63,7 +61,7 @@ def select(snapshot: Snapshot, what: str) -> list[Wheel]:
 
 def yank(root: Path, what: str, *, reason: str | None) -> list[Wheel]:
     """Yank wheels, or with ``reason`` None take it back. Returns the wheels that changed."""
-    with writing(root, on_wait=_WAIT) as transaction:
+    with writing(root) as transaction:
         snapshot = transaction.snapshot
         wheels = [w for w in select(snapshot, what) if w.yanked != reason]
         if not wheels:
@@ -84,7 +82,7 @@ def prune(root: Path, *, keep: int, only: str | None = None, dry_run: bool = Fal
     """
     if keep < 1:
         raise SettingError(f"--keep {keep} would leave nothing", hint="keep at least 1")
-    with writing(root, on_wait=_WAIT) as transaction:
+    with writing(root) as transaction:
         snapshot = transaction.snapshot
         projects: dict[str, Project] = {}
         gone: list[Wheel] = []
@@ -117,7 +115,7 @@ def rebuild(root: Path, *, adopt: bool = False) -> int:
     present state or, with ``adopt``, from the record beside each wheel, which knows nothing of later yanks and
     evidence. Raises :class:`IndexDamagedError` where a wheel's bytes are not those that were published.
     """
-    with writing(root, on_wait=_WAIT, trust=not adopt) as transaction:
+    with writing(root, trust=not adopt) as transaction:
         return _remake(transaction, transaction.layout.read_settings(), adopt=adopt)
 
 
@@ -137,7 +135,7 @@ def settings_with(settings: Settings, *, title: str | None, base_url: str | None
 
 def configure(root: Path, settings: Settings) -> None:
     """Set title and address of an index; pages that exist are made anew."""
-    with writing(root, on_wait=_WAIT) as transaction:
+    with writing(root) as transaction:
         write_text(transaction.layout.settings, settings.model_dump_json(indent=1) + "\n")
         if transaction.snapshot.number:
             _remake(transaction, settings)

@@ -92,7 +92,7 @@ def publish(
     options = options or Options()
     labels = tuple(label_of(c) for c in options.cuda)
     _check_names(wheels)
-    with writing(root, timeout_s=options.timeout_s, on_wait="waiting for another publish to end …") as transaction:
+    with writing(root, timeout_s=options.timeout_s) as transaction:
         snapshot = transaction.snapshot
         candidates = [_take(transaction, snapshot, path, audit) for path in wheels]
         _ask_gates(candidates, options, labels)

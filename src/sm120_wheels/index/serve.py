@@ -77,13 +77,8 @@ def choose(accept: str, offered: Sequence[str]) -> str | None:
 
     Of equally liked ones the first offered wins; an empty header takes anything (RFC 9110, 12.5.1).
     """
-    best: tuple[float, int] = (0.0, 0)
-    chosen = None
-    for position, kind in enumerate(offered):
-        quality = _quality(accept or "*/*", kind)
-        if quality > 0 and (chosen is None or quality > best[0]):
-            best, chosen = (quality, position), kind
-    return chosen
+    quality, chosen = max(((_quality(accept or "*/*", kind), kind) for kind in offered), key=lambda pair: pair[0])
+    return chosen if quality > 0 else None
 
 
 def _quality(accept: str, kind: str) -> float:
@@ -136,7 +131,7 @@ def _answer(root: Path, request: Request) -> Response:
         return _page(root, found, path, request)
     headers = {"cache-control": _ASK, "x-content-type-options": "nosniff"}
     parts = found.relative_to(root).parts
-    if parts[0] == "files":
+    if parts[0] == "files" and len(parts) == 4:
         headers["cache-control"] = _FOREVER
         # A wheel's folder is named by its sha256; other files beside it have their own digest in their name.
         headers["etag"] = f'"{parts[2]}"' if found.suffix == ".whl" else f'"{parts[2][:12]}-{found.name[-60:]}"'

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sm120_wheels.console import note
 from sm120_wheels.errors import BusyError, SettingError
 from sm120_wheels.files import content_key, locked, no_space_is_an_error
 from sm120_wheels.index.layout import FORMAT, Layout, Snapshot, damaged, read_manifest, shard_of
@@ -51,8 +52,9 @@ class Change:
 
 
 @contextlib.contextmanager
-def writing(root: Path, *, timeout_s: float = -1, on_wait: str = "", trust: bool = True) -> Iterator[Transaction]:
-    """The right to change an index; another writer waits (``timeout_s`` < 0: for ever) or gets a BusyError.
+def writing(root: Path, *, timeout_s: float = -1, trust: bool = True) -> Iterator[Transaction]:
+    """The right to change an index; another writer waits (``timeout_s`` < 0: for ever), which is said, or gets a
+    BusyError.
 
     Without ``trust`` nothing of the present state is read, so that a damaged one can be replaced.
     """
@@ -74,10 +76,7 @@ def writing(root: Path, *, timeout_s: float = -1, on_wait: str = "", trust: bool
             try:
                 stack.enter_context(locked(layout.lock, what="the index", timeout_s=0))
             except BusyError:
-                if on_wait:
-                    from sm120_wheels.console import note
-
-                    note(on_wait)
+                note("waiting for another publish to end …")
                 stack.enter_context(locked(layout.lock, what="the index", timeout_s=timeout_s))
             transaction = Transaction(layout)
             transaction.clear()
@@ -95,7 +94,6 @@ class Transaction:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._names = itertools.count()
-        self._pending: list[Path] = []
 
     @property
     def snapshot(self) -> Snapshot:

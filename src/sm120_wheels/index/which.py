@@ -194,8 +194,8 @@ def offered(index: str, project: str) -> list[Wheel]:
     Raises :class:`SettingError` with near misses for an unknown project.
     """
     name = project_of(project)
-    if index.startswith(("http://", "https://")):
-        return _offered_by_server(index if index.endswith("/") else f"{index}/", name)
+    if base := base_address(index):
+        return _offered_by_server(base, name)
     snapshot = present(Path(index))
     found = snapshot.project(name)
     if found is None:
@@ -205,8 +205,7 @@ def offered(index: str, project: str) -> list[Wheel]:
 
 def catalogue(index: str) -> list[Wheel]:
     """Every published wheel of an index in a folder, or at an address."""
-    if index.startswith(("http://", "https://")):
-        base = index if index.endswith("/") else f"{index}/"
+    if base := base_address(index):
         return [wheel for name in _listed_by_server(base) for wheel in _offered_by_server(base, name)]
     snapshot = present(Path(index))
     return [wheel for name in sorted(snapshot.front().packages) for wheel in offered(index, name)]
@@ -214,9 +213,14 @@ def catalogue(index: str) -> list[Wheel]:
 
 def address_of(wheel: Wheel, index: str) -> str:
     """Where a wheel's own file lies."""
-    if index.startswith(("http://", "https://")):
-        return index.rstrip("/") + "/" + quoted(wheel.path)
+    if base := base_address(index):
+        return base + quoted(wheel.path)
     return str((Path(index) / wheel.path).resolve())
+
+
+def base_address(index: str) -> str:
+    """The address of an index, ending in a slash; empty for a folder."""
+    return f"{index.rstrip('/')}/" if index.startswith(("http://", "https://")) else ""
 
 
 def wheel_from_json(entry: dict[str, Any], project: str) -> Wheel:
@@ -254,12 +258,7 @@ def _offered_by_server(base: str, project: str) -> list[Wheel]:
     try:
         return [wheel_from_json(entry, project) for entry in page["files"]]
     except (KeyError, TypeError, ValueError, ValidationError) as exc:
-        raise DownloadError(
-            "the index was not made by this program",
-            where=base,
-            why=f"its pages do not tell CUDA, torch and GPU targets ({exc!r})"[:300],
-            hint="use pip or uv with it",
-        ) from exc
+        raise _foreign(base, exc) from exc
 
 
 def _listed_by_server(base: str) -> list[str]:
@@ -272,7 +271,19 @@ def _listed_by_server(base: str) -> list[str]:
             why="it has no simple/index.json",
             hint="give the address of the page that lists the packages, without cu130/",
         )
-    return [str(p["name"]) for p in listing["projects"]]
+    try:
+        return [str(p["name"]) for p in listing["projects"]]
+    except (KeyError, TypeError) as exc:
+        raise _foreign(base, exc) from exc
+
+
+def _foreign(base: str, cause: Exception) -> DownloadError:
+    return DownloadError(
+        "the index was not made by this program",
+        where=base,
+        why=f"its pages do not tell CUDA, torch and GPU targets ({cause!r})"[:300],
+        hint="use pip or uv with it",
+    )
 
 
 def _get(address: str) -> dict[str, Any] | None:
@@ -286,8 +297,8 @@ def _get(address: str) -> dict[str, Any] | None:
         raise DownloadError("the index did not answer with a page", where=address, why=f"HTTP {response.status_code}")
     try:
         return dict(json.loads(response.content))
-    except ValueError as exc:
-        raise DownloadError("the index's page is not JSON", where=address, why=str(exc)) from exc
+    except (TypeError, ValueError) as exc:
+        raise DownloadError("the index's page is no JSON object", where=address, why=str(exc)) from exc
 
 
 def _unknown(project: str, index: str, known: Sequence[str]) -> SettingError:

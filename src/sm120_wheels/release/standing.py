@@ -66,9 +66,7 @@ def standing(wheel: Path, *, audit_now: bool = False) -> Standing:
     inspected = inspect_wheel(wheel)
     record = wheel.with_name(f"{wheel.name}.audit.json")
     if audit_now and not record.is_file():
-        document = live_audit(wheel, sha256)
-        if document is not None:
-            files.write_text(record, document.decode())
+        files.write_text(record, live_audit(wheel, sha256).decode())
     known = [document.evidence for document in evidence.beside(wheel, sha256)]
     return Standing(
         path=wheel,

@@ -140,14 +140,6 @@ def read_build_record(wheel: WheelFile) -> dict[str, Any] | None:
     return record
 
 
-def left_out(wheel: WheelFile) -> tuple[str, ...]:
-    """The components that a wheel of ours lacks; empty for a complete wheel. What a gate on partial wheels asks."""
-    names = (read_build_record(wheel) or {}).get("left_out", [])
-    if not names and is_partial(str(wheel.filename.version)):
-        return ("(not recorded)",)
-    return tuple(map(str, names))
-
-
 def host_libraries(wheel: WheelFile, names: Iterable[str], folder: Path) -> list[Library]:
     """Unpack and read the libraries and programs with a dynamic section among the named members, below ``folder``."""
     found = []

@@ -25,7 +25,7 @@ def push(root: Path, remote: str, *, delete: bool = False) -> Pushed:
     """
     present(root)
     target = open_remote(remote)
-    with writing(root, on_wait="waiting for another publish to end …") as transaction:
+    with writing(root) as transaction:
         snapshot = transaction.snapshot
         if not snapshot.number:
             raise SettingError("there is nothing to push", where=str(root), hint="publish wheels first")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from sm120_wheels.errors import PublishRefusedError, RemoteError, ToolMissingError
-from sm120_wheels.index.layout import Snapshot
+from sm120_wheels.index.layout import present
 from sm120_wheels.index.maintain import select
 from sm120_wheels.process import run
 
@@ -21,7 +21,7 @@ def upload(root: Path, what: list[str], *, url: str) -> list[str]:
 
     Raises :class:`PublishRefusedError` for yanked wheels and :class:`RemoteError` where the registry refuses.
     """
-    snapshot = Snapshot.current(root)
+    snapshot = present(root)
     wheels = {w.filename: w for text in what for w in select(snapshot, Path(text).name if "/" in text else text)}
     if yanked := sorted(w.filename for w in wheels.values() if w.yanked is not None):
         raise PublishRefusedError(

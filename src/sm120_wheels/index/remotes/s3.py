@@ -7,13 +7,13 @@ credentials and ``AWS_ENDPOINT_URL`` as it always does.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sm120_wheels.errors import RemoteError, SettingError, ToolMissingError
+from sm120_wheels.files import sha256_file
 from sm120_wheels.index.layout import Snapshot
 from sm120_wheels.index.remotes.plan import MEMORY, Memory, Pushed, check, file_keys, page_keys, wheels_of
 
@@ -71,7 +71,7 @@ class Bucket:
         ours = {w.filename: w.sha256 for w in wheels}
         there = dict(self._listing(client, "files/"))
         files = [(k, p) for k, p in file_keys(snapshot, wheels) if there.get(k) != p.stat().st_size]
-        pages = [(key, path, _sha256(path)) for key, path in page_keys(snapshot)]
+        pages = [(key, path, sha256_file(path)) for key, path in page_keys(snapshot)]
         changed = [(key, path) for key, path, sha256 in pages if memory.pages.get(key) != sha256]
         # The wheels are remembered before they are sent, the pages after: a push that stops is taken up again.
         self._remember(client, Memory(wheels={**memory.wheels, **ours}, pages=memory.pages))
@@ -128,7 +128,3 @@ class Bucket:
         for page in pages:
             for item in page.get("Contents", []):
                 yield item["Key"].removeprefix(self.prefix), item["Size"]
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
