@@ -206,3 +206,33 @@ def test_half_a_step_of_nvfp4_goes_to_the_even_code(reference: ModuleType) -> No
     codes = [code for byte in packed[0].tolist() for code in (byte & 15, byte >> 4)]
     assert float(scales[0, 0]) == 1.0
     assert codes[:8] == [7, 0, 2, 2, 4, 4, 6, 6]
+
+
+@uses("gguf")
+def test_iq4_xs_takes_its_scales_from_two_fields(reference: ModuleType) -> None:
+    torch.manual_seed(0)
+    form = reference.FORMATS["iq4_xs"]
+    data = torch.randint(0, 256, (1, form.size), dtype=torch.uint8)
+    data[0, :2] = torch.tensor([0.5], dtype=torch.float16).view(torch.uint8)
+    block = data[0].tolist()
+    expected = []
+    for part in range(8):
+        low = (block[4 + part // 2] >> 4 * (part % 2)) & 15
+        high = ((block[2] + 256 * block[3]) >> 2 * part) & 3
+        codes = block[8 + 16 * part : 24 + 16 * part]
+        for code in [*(c & 15 for c in codes), *(c >> 4 for c in codes)]:
+            expected.append(0.5 * (low + 16 * high - 32) * reference._IQ4[code])
+    assert reference.dequantize(form, data)[0].tolist() == expected
+
+
+@uses("gguf")
+@pytest.mark.parametrize("name", ["iq1_m", "iq2_xxs"])
+def test_the_scale_of_a_block_is_put_where_its_format_has_it(reference: ModuleType, name: str) -> None:
+    form = reference.CODE_BOOKS[name]
+    data = torch.randint(0, 256, (2, 3 * form.size), dtype=torch.uint8)
+    kept = data.clone()
+    reference.set_scale(form, data, torch.full((2, 3), 0.0123, dtype=torch.float16))
+    block = data[1, form.size : 2 * form.size].tolist()
+    bits = sum((block[49 + 2 * i] >> 4) << 4 * i for i in range(4)) if name == "iq1_m" else block[0] + 256 * block[1]
+    assert bits == int(torch.tensor(0.0123, dtype=torch.float16).view(torch.int16))
+    assert int((data != kept).sum()) <= 2 * 3 * (4 if name == "iq1_m" else 2)

@@ -1,6 +1,8 @@
 """GGUF's block formats: their fields drawn at random, what they stand for, and products with 8-bit activations.
 
-Written from the layouts of ggml's block structures (ggml-common.h). Formats with code books (IQ...) are left out.
+Written from the layouts of ggml's block structures (ggml-common.h). Of the formats with code books (IQ...) those with
+the book of 16 numbers are decoded; the others' books (256 to 2048 rows chosen by hand) are not in this repository: of
+them only the layout is known, so that two operators can be compared with each other.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Format:
     size: int
     scale: int
     span: int
-    decode: Callable[[Any, Any, Any], Any]
+    decode: Callable[[Any, Any, Any], Any] | None = None
+    """None where the code book is not known."""
     least: int = -1
     least_span: int = 1
 
@@ -117,6 +120,26 @@ def _q6_k(b: Any, d: Any, m: Any) -> Any:
     return scales * (four + _pairs_of_bits(b[..., 128:192]) * 16 - 32) * d
 
 
+#: The numbers of IQ4's codes (kvalues_iq4nl).
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def _iq4(data: Any) -> Any:
+    return torch.tensor(_IQ4, device=data.device)[_halves(data).long()]
+
+
+def _iq4_nl(b: Any, d: Any, m: Any) -> Any:
+    return _iq4(b[..., 2:18]) * d
+
+
+def _iq4_xs(b: Any, d: Any, m: Any) -> Any:
+    low = torch.stack((b[..., 4:8] & 15, b[..., 4:8] >> 4), dim=-1).flatten(-2)
+    shifts = torch.arange(8, device=b.device) * 2
+    high = ((b[..., 2:3] + 256 * b[..., 3:4]) >> shifts) & 3
+    scales = (low + 16 * high - 32).repeat_interleave(32, dim=-1)
+    return scales * _iq4(b[..., 8:136].unflatten(-1, (8, 16))).flatten(-2) * d
+
+
 FORMATS = {
     "q4_0": Format(number=2, elements=32, size=18, scale=0, span=8, decode=_q4_0),
     "q4_1": Format(number=3, elements=32, size=20, scale=0, span=15, decode=_q4_1, least=2),
@@ -128,7 +151,38 @@ FORMATS = {
     "q4_k": Format(number=12, elements=256, size=144, scale=0, span=945, decode=_q4_k, least=2, least_span=63),
     "q5_k": Format(number=13, elements=256, size=176, scale=0, span=1953, decode=_q5_k, least=2, least_span=63),
     "q6_k": Format(number=14, elements=256, size=210, scale=208, span=4096, decode=_q6_k),
+    "iq4_nl": Format(number=20, elements=32, size=18, scale=0, span=127, decode=_iq4_nl),
+    "iq4_xs": Format(number=23, elements=256, size=136, scale=0, span=4064, decode=_iq4_xs),
 }
+
+#: Their code books are not known here. The scale of iq1_m is spread over its block: see :func:`_spread`.
+CODE_BOOKS = {
+    "iq2_xxs": Format(number=16, elements=256, size=66, scale=0, span=167),
+    "iq2_xs": Format(number=17, elements=256, size=74, scale=0, span=167),
+    "iq3_xxs": Format(number=18, elements=256, size=98, scale=0, span=481),
+    "iq1_s": Format(number=19, elements=256, size=50, scale=0, span=17),
+    "iq3_s": Format(number=21, elements=256, size=110, scale=0, span=465),
+    "iq2_s": Format(number=22, elements=256, size=82, scale=0, span=167),
+    "iq1_m": Format(number=29, elements=256, size=56, scale=-1, span=17),
+}
+_IQ1_M = 29
+
+
+def _spread(blocks: Any, field: Any) -> None:
+    """iq1_m: four bits of the scale, lowest first, are the high bits of each second of the last eight bytes."""
+    bits = field.view(torch.int16).int()
+    for place in range(4):
+        byte = blocks[..., 49 + 2 * place]
+        byte.copy_((byte & 15) + (((bits >> 4 * place) & 15) * 16).to(torch.uint8))
+
+
+def set_scale(form: Format, data: Any, field: Any) -> None:
+    """Give each block of a format of :data:`CODE_BOOKS` its half-precision scale."""
+    blocks = data.unflatten(-1, (-1, form.size))
+    if form.number == _IQ1_M:
+        _spread(blocks, field)
+    else:
+        blocks[..., form.scale : form.scale + 2] = field[..., None].view(torch.uint8)
 
 
 def redraw_blocks(seed: int, form: Format, data: Any) -> None:
@@ -151,6 +205,8 @@ def dequantize(form: Format, data: Any) -> Any:
             return None
         return blocks[..., place : place + 2].contiguous().view(torch.float16).double()
 
+    if form.decode is None:
+        raise NotImplementedError("the code book is not known")
     return form.decode(blocks.int(), field(form.scale), field(form.least)).flatten(-2)
 
 

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from sm120_smoke.case import Launch, NotRun, Tolerance, case
-from sm120_smoke.draw import dtype_of, integers, redraw, redraw_integers, tensors
+from sm120_smoke.case import EXACT, Launch, NotRun, Tolerance, case
+from sm120_smoke.draw import dtype_of, integers, redraw, redraw_bytes, redraw_integers, redraw_uniform, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import gguf as references
 from sm120_smoke.references import moe
 from sm120_smoke.tolerance import UNIT
 
 FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
+#: Only single vectors can be multiplied by these.
+VECTOR_FORMATS = [*FORMATS, "iq4_nl", "iq4_xs"]
+CODE_BOOKS = ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"]
 BLOCK = 4
 """Tokens of a block of ggml_moe_a8 on NVIDIA GPUs: its constants MOE_X_..., all the same."""
 
@@ -35,7 +38,7 @@ def _product(dtype: str, depth: int) -> Tolerance:
 @case("sgl_kernel::ggml_dequantize")
 @pytest.mark.parametrize(
     ("dtype", "name"),
-    [*(("float16", name) for name in FORMATS), ("bfloat16", "q4_0"), ("bfloat16", "q4_k"), ("float32", "q6_k")],
+    [*(("float16", name) for name in VECTOR_FORMATS), ("bfloat16", "q4_0"), ("bfloat16", "q4_k"), ("float32", "q6_k")],
 )
 def test_ggml_dequantize(dtype: str, name: str) -> Launch:
     form = references.FORMATS[name]
@@ -76,7 +79,7 @@ def _matrix(operator: str, dtype: str, name: str, vectors: int, rows: int, colum
 
 
 @case("sgl_kernel::ggml_mul_mat_vec_a8")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", VECTOR_FORMATS)
 @pytest.mark.parametrize(("dtype", "vectors"), [("float16", 1), ("bfloat16", 5)])
 def test_ggml_mul_mat_vec_a8(name: str, dtype: str, vectors: int) -> Launch:
     return _matrix("ggml_mul_mat_vec_a8", dtype, name, vectors, 333, 1024)
@@ -125,7 +128,7 @@ def test_ggml_moe_a8(name: str) -> Launch:
 
 
 @case("sgl_kernel::ggml_moe_a8_vec")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", VECTOR_FORMATS)
 def test_ggml_moe_a8_vec(name: str) -> Launch:
     form = references.FORMATS[name]
     tokens, topk, experts, rows, columns = 5, 2, 4, 96, 512
@@ -146,6 +149,93 @@ def test_ggml_moe_a8_vec(name: str) -> Launch:
         redraw=fill,
         tolerance=_product("bfloat16", columns),
     )
+
+
+class _CodeBook:
+    """Weights in a format whose code book is not known here, and what ``ggml_dequantize`` makes of them."""
+
+    def __init__(self, name: str, *shape: int) -> None:
+        self.form = references.CODE_BOOKS[name]
+        self.data = _weights(self.form, *shape)
+        self.shape = shape
+        self.scale = torch.empty(*shape[:-1], shape[-1] // 256, dtype=torch.float16, device="cuda")
+
+    def redraw(self, seed: int) -> None:
+        redraw_bytes(seed, self.data)
+        redraw_uniform(seed + 1, 0.5 / self.form.span, 1.0 / self.form.span, self.scale)
+        references.set_scale(self.form, self.data, self.scale)
+
+    def dequantised(self) -> Any:
+        rows = self.data.flatten(0, -2)
+        dequantize = torch.ops.sgl_kernel.ggml_dequantize.default
+        return dequantize(rows, self.form.number, rows.shape[0], self.shape[-1], torch.float32).view(self.shape)
+
+
+def _agrees(dtype: str, depth: int) -> Tolerance:
+    return Tolerance(
+        relative=2 * UNIT[dtype],
+        absolute=(8 * UNIT["float16"] + UNIT[dtype]) * depth**0.5,
+        source="half-precision factors of weights of at most 1, summed in float32 in another order, one rounding",
+    )
+
+
+@case("sgl_kernel::ggml_dequantize")
+@pytest.mark.parametrize("name", CODE_BOOKS)
+def test_ggml_dequantize_code_books(name: str) -> Launch:
+    """Twice the scale gives exactly twice the numbers. What the numbers are is not checked."""
+    book = _CodeBook(name, 77, 1024)
+    single = torch.empty(77, 1024, device="cuda")
+
+    def fill(seed: int) -> None:
+        book.redraw(seed)
+        single.copy_(book.dequantised())
+        references.set_scale(book.form, book.data, book.scale * 2)
+
+    return Launch(run=book.dequantised, reference=lambda: single * 2, redraw=fill, tolerance=EXACT)
+
+
+@case("sgl_kernel::ggml_mul_mat_vec_a8")
+@pytest.mark.parametrize("name", CODE_BOOKS)
+@pytest.mark.parametrize(("dtype", "vectors"), [("float16", 1), ("bfloat16", 5)])
+def test_ggml_mul_mat_vec_a8_code_books(name: str, dtype: str, vectors: int) -> Launch:
+    """Against the other operator's weights: the two decode in ways of their own."""
+    book, depth = _CodeBook(name, 333, 1024), 1024
+    (x,) = tensors(dtype, (vectors, depth))
+
+    def fill(seed: int) -> None:
+        book.redraw(seed)
+        redraw(seed + 100, x)
+
+    return Launch(
+        run=lambda: torch.ops.sgl_kernel.ggml_mul_mat_vec_a8.default(book.data, x, book.form.number, 333),
+        reference=lambda: references.eight_bits(x) @ book.dequantised().double().t(),
+        redraw=fill,
+        tolerance=_agrees(dtype, depth),
+    )
+
+
+@case("sgl_kernel::ggml_moe_a8_vec")
+@pytest.mark.parametrize("name", CODE_BOOKS)
+def test_ggml_moe_a8_vec_code_books(name: str) -> Launch:
+    """Against the other operator's weights, as above."""
+    tokens, topk, experts, rows, columns = 5, 2, 4, 96, 512
+    book, ids = _CodeBook(name, experts, rows, columns), integers((tokens, topk))
+    (x,) = tensors("bfloat16", (tokens, columns))
+
+    def run() -> object:
+        launch = torch.ops.sgl_kernel.ggml_moe_a8_vec.default
+        return launch(x, book.data, ids, topk, book.form.number, rows, tokens)
+
+    def reference() -> Any:
+        weights = book.dequantised().double()[ids.long()]
+        return torch.einsum("td,tkrd->tkr", references.eight_bits(x), weights).flatten(0, 1)
+
+    def fill(seed: int) -> None:
+        book.redraw(seed)
+        redraw(seed + 100, x)
+        redraw_integers(seed + 200, 0, experts, ids)
+
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=_agrees("bfloat16", columns))
 
 
 @case("sgl_kernel::ggml_moe_get_block_size")
