@@ -104,12 +104,12 @@ def for_targets(argv: list[str], targets: list[str], threads: int) -> list[str]:
     return [*kept, f"--threads={threads}", *(f"-gencode=arch=compute_{t},code=sm_{t}" for t in targets)]
 
 
-def compile_once(argv: list[str], build: Path, env: dict[str, str]) -> Cost:
-    """Run one compile; ends the benchmark where it fails."""
+def compile_once(argv: list[str], build: Path, env: dict[str, str], output: Path | None = None) -> Cost:
+    """Run one compile; ends the benchmark where it fails. ``output``: where the object is to stay, if it is."""
     peak, ended = 0, threading.Event()
     with tempfile.TemporaryDirectory(prefix="sm120-bench-") as where:
         argv = list(argv)
-        argv[argv.index("-o") + 1] = str(Path(where) / "unit.o")
+        argv[argv.index("-o") + 1] = str(output or Path(where) / "unit.o")
         for option in ("-MF", "-MT"):
             if option in argv:
                 argv[argv.index(option) + 1] = str(Path(where) / "unit.d")
@@ -147,7 +147,7 @@ def environment(build: Path) -> dict[str, str]:
 
 
 def configured(into: Path, options: list[str]) -> Path:
-    """A configured build folder of sgl-kernel, nothing compiled."""
+    """A configured build folder of sgl-kernel, nothing compiled; the sources are in the folder ``src`` beside it."""
     prepare = [sys.executable, "-m", "sm120_wheels", "prepare", "sgl-kernel", "--json", "--into", str(into), *options]
     told = json.loads(subprocess.run(prepare, check=True, stdout=subprocess.PIPE, text=True).stdout)
     python, build = Path(told["python"]), into / "compile"
@@ -162,7 +162,9 @@ def configured(into: Path, options: list[str]) -> Path:
     command += [f"-D{name}={value}" for name, value in defines.items()]
     env = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     env["CUDACXX"] = f"{told['cuda']}/bin/nvcc"
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
+    done = subprocess.run(command, capture_output=True, env=env, text=True)
+    if done.returncode:
+        raise click.ClickException(f"cmake failed:\n{done.stderr[-2000:]}")
     return build
 
 
