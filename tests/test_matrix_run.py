@@ -132,7 +132,9 @@ def test_each_wheel_was_compiled_by_its_own_toolkit_and_its_audit_names_it(done:
         assert record["plan"]["torch"] == torch
         audit = done.world.sm120("audit", wheel, "--target", "12.0", "--json").json()
         assert audit["verdicts"]["12.0"] == "runs"
-        # two assemblers leave two version numbers in the machine code, so "built with" is no mere label
+        # read off the machine code, so that "built with" is no mere label
+        assert audit["cuda"]["release"] == cuda
+        assert [compiler.rpartition(".")[0] for compiler in audit["cuda"]["compilers"]] == [cuda]
         assert json.loads(wheel.with_name(f"{wheel.name}.build.json").read_text())["toolkit"].startswith(f"{cuda}.")
 
 

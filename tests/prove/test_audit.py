@@ -143,6 +143,22 @@ def test_a_cuda_major_that_is_not_the_labels_fails(samples: Samples, packed: Pac
     assert sm120("audit", right, "--cuda", "12").code == 61
 
 
+def test_the_cuda_of_a_wheel_is_named_and_must_be_the_one_that_compiled_it(
+    samples: Samples, packed: Pack, sm120: Run
+) -> None:
+    version = samples.toolkit.version
+    release = version.rpartition(".")[0]
+    other = "cu139"
+    right = packed({"tiny/lib.so": samples["libonly.so"]}, version=f"0.1+cu{release.replace('.', '')}.torch211")
+    assert f"CUDA: {release} by its version, machine code by ptxas {version}" in sm120("audit", right).out
+    assert json.loads(sm120("audit", right, "--json").out)["cuda"] == {"release": release, "compilers": [version]}
+    wrong = packed({"tiny/lib.so": samples["libonly.so"]}, version=f"0.1+{other}")
+    assert sm120("audit", wrong).code == 0  # others' wheels are shown
+    told = f"the wheel is labelled CUDA 13.9, and has machine code of ptxas {version}"
+    said = sm120("audit", wrong, "--strict")
+    assert (said.code, told in said.err) == (61, True), said.err
+
+
 def test_a_library_that_was_cut_in_half_is_one_clear_error(samples: Samples, packed: Pack, sm120: Run) -> None:
     whole = samples["libmulti.so"].read_bytes()
     said = sm120("audit", packed({"tiny/lib.so": whole[: len(whole) // 2]}))

@@ -125,7 +125,8 @@ class Audit:
     name: str
     version: str
     path: str
-    cuda_label: int | None
+    cuda_release: str
+    """The CUDA release that the wheel's version names, ``13.0``; empty where it names none."""
     libraries: tuple[Library, ...]
     promises: Promises
     tag_problem: str = ""
@@ -133,6 +134,16 @@ class Audit:
     @property
     def gpu_libraries(self) -> tuple[Library, ...]:
         return tuple(lib for lib in self.libraries if lib.images)
+
+    @property
+    def cuda_label(self) -> int | None:
+        """The major of ``cuda_release``."""
+        return int(self.cuda_release.split(".")[0]) if self.cuda_release else None
+
+    @property
+    def compilers(self) -> tuple[str, ...]:
+        """Versions of the ptxas that made the machine code, as it noted them: ``13.0.88``."""
+        return tuple(sorted({i.compiler for lib in self.libraries for i in lib.images if i.kind == "sass"} - {""}))
 
 
 def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: int = 0) -> Audit:
@@ -148,7 +159,7 @@ def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: in
         name=subject.name,
         version=subject.version,
         path=str(subject.path),
-        cuda_label=subject.cuda_label,
+        cuda_release=subject.cuda_release,
         libraries=tuple(sorted((one.library for one in found), key=lambda lib: lib.path)),
         promises=_promises(subject, found),
         tag_problem=subject.tag_problem,

@@ -62,10 +62,10 @@ class Subject:
     """File name patterns of libraries that a wheel's may take from elsewhere."""
 
     @property
-    def cuda_label(self) -> int | None:
-        """The CUDA major that a wheel's local version names: 13 for ``0.4.4+cu130.torch2.11``."""
+    def cuda_release(self) -> str:
+        """The CUDA release that a wheel's local version names: ``13.0`` for ``0.4.4+cu130.torch2.11``; else empty."""
         match = re.search(r"(?:^|[.+_-])cu(\d{2})(\d)(?=$|[.+_-])", self.version.partition("+")[2])
-        return int(match[1]) if match else None
+        return f"{match[1]}.{match[2]}" if match else ""
 
 
 def subject(text: str) -> Subject:

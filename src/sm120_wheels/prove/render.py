@@ -32,6 +32,7 @@ def to_json(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failure]
         "version": audit.version,
         "path": audit.path,
         "cuda_label": audit.cuda_label,
+        "cuda": {"release": audit.cuda_release, "compilers": list(audit.compilers)},
         "tag_problem": audit.tag_problem,
         "promises": _promises_json(audit.promises),
         "libraries": [_library_json(lib) for lib in audit.libraries],
@@ -132,6 +133,7 @@ def to_terminal(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Fail
     parts: list[RenderableType] = [f"[bold]{escape(audit.name)}[/] {escape(audit.version)}"]
     if audit.tag_problem:
         parts.append(f"[yellow]note:[/] tags in WHEEL are not the filename's: {escape(audit.tag_problem)}")
+    parts += [f"CUDA: {escape(told)}"] if (told := told_cuda(audit)) else []
     parts.append(_libraries_table(audit))
     if any(lib.host and lib.images for lib in audit.libraries):
         parts.append(_links_table(audit))
@@ -142,6 +144,12 @@ def to_terminal(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Fail
         parts.append(f"[red]failed:[/] {escape(failure.what)}")
         parts += [f"        {escape(line)}" for line in failure.why.splitlines()]
     return Group(*parts)
+
+
+def told_cuda(audit: Audit) -> str:
+    """Which CUDA the version says it is for, and which one's ptxas made the machine code; empty where neither tells."""
+    label = f"{audit.cuda_release} by its version" if audit.cuda_release else ""
+    return ", ".join(filter(None, [label, audit.compilers and f"machine code by ptxas {', '.join(audit.compilers)}"]))
 
 
 def _table(*columns: tuple[str, bool]) -> Table:

@@ -15,6 +15,7 @@ from importlib import resources
 from sm120_wheels.files import human_bytes
 from sm120_wheels.prove.audit import Audit, Library
 from sm120_wheels.prove.names import brief
+from sm120_wheels.prove.render import told_cuda
 from sm120_wheels.prove.verdict import CLASSES, Failure, LibraryVerdict, Verdict
 
 
@@ -83,6 +84,7 @@ def to_html(results: Sequence[tuple[Audit, Sequence[Verdict], Sequence[Failure]]
 def _sections(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failure]) -> Iterator[str]:
     yield f"<h1>{escape(audit.name)} <small>{escape(audit.version)}</small></h1>"
     yield f'<p class="path">{escape(audit.path)}</p>'
+    yield f"<p>CUDA: {escape(told_cuda(audit) or 'not told')}</p>"
     if failed:
         items = "".join(f"<li>{escape(f.what)}<pre>{escape(f.why)}</pre></li>" for f in failed)
         yield f'<section class="failed"><h2>Failed</h2><ul>{items}</ul></section>'

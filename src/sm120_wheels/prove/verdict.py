@@ -244,6 +244,7 @@ def failures(
             for p in audit.promises.broken
             if p.kind != "cuda"
         ]
+        found += _other_compilers(audit)
         if audit.promises.state == "not run":
             found.append(Failure(what="what the wheel's name promises was not looked at", why=audit.promises.why))
     if allow is not None:
@@ -256,6 +257,16 @@ def failures(
                     )
                 )
     return found
+
+
+def _other_compilers(audit: Audit) -> list[Failure]:
+    """Machine code of another CUDA release than the label's. The runtime linked in leaves no other trace of it."""
+    others = [c for c in audit.compilers if c.rpartition(".")[0] != audit.cuda_release]
+    if not audit.cuda_release or not others:
+        return []
+    what = f"the wheel is labelled CUDA {audit.cuda_release}, and has machine code of ptxas {', '.join(others)}"
+    libraries = [lib.path for lib in audit.libraries if any(i.compiler in others for i in lib.images)]
+    return [Failure(what=what, why=f"in {', '.join(libraries)}")]
 
 
 def _dropped(audit: Audit, arch: Arch, allow: AllowList) -> list[Failure]:
