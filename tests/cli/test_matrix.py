@@ -63,7 +63,10 @@ def test_a_pattern_that_matches_nothing_beside_others_is_noted(world: World) -> 
 
 
 def test_why_not_names_the_axis_and_near_misses(world: World) -> None:
-    assert "is in the matrix" in world.sm120("matrix", "--why-not", NAME).ok().out
+    assert "is in the matrix; this machine " in world.sm120("matrix", "--why-not", NAME).ok().out
+    elsewhere = NAME.replace("cu130-torch2.11", "cu128-torch2.9")
+    told = world.sm120("matrix", "--why-not", elsewhere).ok().out
+    assert "cannot build it: CUDA 12.8 is not on the package index and comes from the system or an image" in told
     world.sm120("matrix", "--why-not", NAME.replace("sm120a", "sm120")).failed(14, "needs FP4", f"closest: {NAME}")
     impossible = NAME.replace("cu130-torch2.11", "cu128-torch2.9").replace("sm120a", "sm120f")
     world.sm120("matrix", "--why-not", impossible).failed(15, "12.0f needs CUDA 12.9 or newer")

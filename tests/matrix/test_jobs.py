@@ -104,3 +104,14 @@ def test_only_whole_wheels_of_flashinfer_are_in_the_matrix(ours: Matrix) -> None
     jobs = [job for job in ours.jobs if job.recipe == "flashinfer"]
     assert jobs
     assert all(not job.partial and job.options[-2:] == ("--profile", "full") for job in jobs)
+    assert {(job.cuda, job.torch) for job in jobs} == {("13.0", "2.11.0"), ("13.0", "2.14.1"), ("13.2", "2.15.0")}
+
+
+def test_another_profile_gives_the_same_builds_as_partial_ones(ours: Matrix) -> None:
+    whole = [job for job in ours.jobs if job.recipe == "flashinfer"]
+    minimal = make_matrix(["flashinfer"], profile="minimal").jobs
+    assert [job.identifier for job in minimal] == [job.identifier for job in whole]
+    assert all(job.partial and job.options[-2:] == ("--profile", "minimal") for job in minimal)
+    assert not {job.key for job in minimal} & {job.key for job in whole}
+    plan = make_plan(minimal[0].request)
+    assert (plan.key, ".partial." in plan.wheel_version) == (minimal[0].key, True)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sm120_wheels import recipe
-from sm120_wheels.cli.options import build_options, json_option
+from sm120_wheels.cli.options import build_options, json_option, profile_option
 from sm120_wheels.console import note, out
 from sm120_wheels.errors import EmptySelectionError, SettingError
 from sm120_wheels.files import human_seconds
 from sm120_wheels.matrix.coverage import Coverage, coverage
 from sm120_wheels.matrix.explain import explain
 from sm120_wheels.matrix.here import Here, look, obstacles
-from sm120_wheels.matrix.jobs import Job, make_matrix
+from sm120_wheels.matrix.jobs import WHOLE_PROFILE, Job, Matrix, make_matrix
 from sm120_wheels.matrix.lookup import not_there
 from sm120_wheels.matrix.run import Ran, run_jobs
 from sm120_wheels.matrix.select import select, unused
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option("--only", multiple=True, metavar="GLOB", help="Builds to take: 'sglang_kernel-0.4.*-cu13{0,2}-*'.")
 @click.option("--skip", multiple=True, metavar="GLOB", help="Builds to leave: '*-sm90a-*'. Both repeatable.")
 @click.option("--here", "only_here", is_flag=True, help="Only what this machine can build.")
-@click.option("--why-not", metavar="ID", help="Say why an identifier is not in the matrix, and what is close to it.")
+@profile_option("flashinfer: modules of its builds; other than full (default) the wheels are partial.")
+@click.option("--why-not", metavar="ID", help="Say why an identifier is not in the matrix, or is not built here.")
 @click.option("--published", metavar="URL|FOLDER", help="What an index has of these builds.")
 @click.option("--run", "run_them", is_flag=True, help="Build them here, one after another.")
 @click.option(
@@ -49,6 +50,7 @@ def command(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     only_here: bool,
+    profile: str | None,
     why_not: str | None,
     published: str | None,
     run_them: bool,
@@ -62,12 +64,9 @@ def command(
     With --json: a flat list, one object a build, with the arguments of sm120 and of nox that make it.
     """
     _refuse_odd_options(why_not=why_not, published=published, run_them=run_them, publish_to=publish_to)
-    matrix = make_matrix()
+    matrix = make_matrix(profile=profile or WHOLE_PROFILE)
     if why_not is not None:
-        explained = explain(why_not, matrix, [recipe.load(name) for name in recipe.names()])
-        if not explained.present:
-            raise not_there(explained)
-        out.print(f"{explained.identifier} is in the matrix", markup=False)
+        _why_not(why_not, matrix)
         return
     jobs: Sequence[Job] = select(matrix.jobs, only=only, skip=skip)
     for pattern in (*unused(matrix.jobs, only), *unused(matrix.jobs, skip)):
@@ -86,6 +85,17 @@ def command(
         out.print_json(json.dumps([job.to_json() for job in jobs]))
     elif here is not None:
         _list(jobs, here)
+
+
+def _why_not(identifier: str, matrix: Matrix) -> None:
+    """Say that a build is in the matrix, and what keeps this machine from making it; else raise the reason."""
+    explained = explain(identifier, matrix, [recipe.load(name) for name in recipe.names()])
+    job = matrix.find(explained.identifier)
+    if job is None:
+        raise not_there(explained)
+    found = obstacles(job, look())
+    here = f"this machine cannot build it: {'; '.join(found)}" if found else "this machine can build it"
+    out.print(f"{job.identifier} is in the matrix; {here}", markup=False)
 
 
 def _refuse_odd_options(*, why_not: str | None, published: str | None, run_them: bool, publish_to: Path | None) -> None:
@@ -115,7 +125,8 @@ def _list(jobs: Sequence[Job], here: Here) -> None:
     rows = [("identifier", "built here")]
     for job in jobs:
         found = obstacles(job, here)
-        partial = " (partial: upstream's parts that cannot be built are left out)" if job.partial else ""
+        left = f"only the modules of {job.profile}" if job.profile else "what cannot be built is left out"
+        partial = f" (partial: {left})" if job.partial else ""
         rows.append((job.identifier, ("no: " + "; ".join(found) if found else "yes") + partial))
     for line in columns(rows):
         out.print(line, markup=False)

@@ -41,6 +41,19 @@ def _split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return tuple(part.strip() for text in value for part in text.split(",") if part.strip())
 
 
+def _known_profile(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse a slip of the keyboard before anything is fetched."""
+    from sm120_wheels.compile.flashinfer.profiles import choose, load_profiles, profiles_path
+
+    if value is not None and profiles_path().is_file():
+        choose(load_profiles(), profile=value)
+    return value
+
+
+def profile_option(help_text: str) -> Callable[[F], F]:
+    return click.option("--profile", metavar="NAME", callback=_known_profile, help=help_text)
+
+
 def _apply(function: F, *decorators: Callable[[F], F]) -> F:
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -95,7 +108,7 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--whole-headers", is_flag=True, help="Compile with the libraries' own headers, not the lean ones."
         ),
-        click.option("--profile", metavar="NAME", help="flashinfer: minimal (default), sglang or full set of modules."),
+        profile_option("flashinfer: minimal (default), sglang or full set of modules."),
         click.option(
             "--modules", multiple=True, callback=_split, metavar="NAME,…", help="flashinfer: modules by name."
         ),

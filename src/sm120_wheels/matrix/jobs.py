@@ -20,8 +20,8 @@ from sm120_wheels.plan import BuildRequest, Plan, make_plan
 from sm120_wheels.recipe import PackageVersion, Pairing, Recipe
 from sm120_wheels.toolchain.locks import read_lock
 
-#: Only whole wheels are in the matrix; this profile of the flashinfer-aot backend leaves nothing out.
-_WHOLE_PROFILE = "full"
+#: The matrix is of whole wheels; this profile of the flashinfer-aot backend leaves nothing out.
+WHOLE_PROFILE = "full"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +120,15 @@ class Matrix:
 
 
 def make_matrix(
-    names: Sequence[str] | None = None, *, recipes_root: Path | None = None, patches_root: Path | None = None
+    names: Sequence[str] | None = None,
+    *,
+    profile: str = WHOLE_PROFILE,
+    recipes_root: Path | None = None,
+    patches_root: Path | None = None,
 ) -> Matrix:
     """The matrix of all recipes, or the named ones, in the recipes' own order.
 
+    ``profile``: modules of the flashinfer-aot backend's builds; with any other than the whole one they are partial.
     Raises what a plan raises for a broken recipe, :class:`UnsupportedTargetError` where one pairs a torch with a CUDA
     of another major, and :class:`DuplicateIdentifierError` where two different builds would have one name.
     """
@@ -132,7 +137,7 @@ def make_matrix(
     impossible: dict[str, Impossible] = {}
     for name in names if names is not None else recipe.names(root):
         package = recipe.load(name, root)
-        for found in _combinations(package, root, patches_root):
+        for found in _combinations(package, profile, root, patches_root):
             if isinstance(found, Impossible):
                 impossible.setdefault(found.identifier, found)
             elif found.identifier in jobs:
@@ -142,12 +147,13 @@ def make_matrix(
     return Matrix(jobs=tuple(jobs.values()), impossible=tuple(impossible.values()))
 
 
-def _combinations(package: Recipe, root: Path, patches_root: Path | None) -> Iterator[Job | Impossible]:
+def _combinations(package: Recipe, profile: str, root: Path, patches_root: Path | None) -> Iterator[Job | Impossible]:
+    chosen = profile if package.backend == "flashinfer-aot" else None
     for number, pins in package.versions.items():
         for pairing in pins.pairings:
             for arch in package.architectures.supported:
                 for platform in PLATFORMS:
-                    yield from _of_pythons(package, number, pins, pairing, arch, platform, root, patches_root)
+                    yield from _of_pythons(package, number, pins, pairing, arch, platform, chosen, root, patches_root)
 
 
 def _of_pythons(
@@ -157,11 +163,11 @@ def _of_pythons(
     pairing: Pairing,
     arch: str,
     platform: str,
+    profile: str | None,
     root: Path,
     patches_root: Path | None,
 ) -> Iterator[Job | Impossible]:
     """A job for each Python where the wheel is bound to one, else one for all of them."""
-    profile = _WHOLE_PROFILE if package.backend == "flashinfer-aot" else None
     for python in pairing.python:
         request = BuildRequest(
             recipe=package.name,
