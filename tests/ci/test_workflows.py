@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import re
-import shlex
 import shutil
+import string
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 
 from sm120_wheels.cli import cli
 from sm120_wheels.matrix.jobs import make_matrix
+from sm120_wheels.matrix.select import select
+from sm120_wheels.plan import make_plan
 from tests.support.world import ROOT, environment
 
 yaml = pytest.importorskip("yaml", reason="not run: PyYAML is not installed here")
@@ -39,7 +42,11 @@ VALUES = {
     "IDENTIFIER": JOB.identifier,
     "REMOTE": "s3://bucket/whl",
     "SM120_INDEX_REMOTE": "s3://bucket/whl",
+    "CUDA": "cu130",
+    "TORCH": "torch2.11",
+    "LABEL": "cu130.torch211",
 }
+WHEEL = "x-1.0+cu130.torch211.sm120a-py3-none-any.whl"
 
 
 def workflow(path: Path) -> dict[str, Any]:
@@ -93,6 +100,14 @@ def parse(arguments: list[str]) -> None:
     command.make_context(command.name or "sm120", rest, parent=context)
 
 
+def words_of(line: str, folder: Path, **values: str) -> list[str]:
+    """What a step's command gets, after the shell has put in variables and matched the files of the folder."""
+    script = f'python3() {{ printf "%s\\0" "$@"; }}; set -u; {line}'
+    env = {"PATH": environment()["PATH"], **VALUES, **values}
+    done = subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
+
+
 @pytest.mark.parametrize(("where", "line"), STEPS, ids=[f"{where} {n}" for n, (where, _) in enumerate(STEPS)])
 def test_every_step_is_one_nox_session_with_options_that_its_command_knows(
     where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,18 +115,13 @@ def test_every_step_is_one_nox_session_with_options_that_its_command_knows(
     assert "${{" not in line, "what a user typed must reach the shell in a variable, never in its text"
     assert not re.search(r"[;&|`]|\$\(", line), "a job holds no logic"
     monkeypatch.chdir(tmp_path)
-    wheel = tmp_path / "dist" / "x-1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    wheel.touch()
-    words = [
-        re.sub(r"\$(\w+)", lambda found: VALUES[found[1]], word).replace("dist/*.whl", f"dist/{wheel.name}")
-        for word in shlex.split(line)
-    ]
-    assert words[:3] == ["python3", "bootstrap.py", "-s"]
-    session, rest = words[3], words[5:] if words[4:5] == ["--"] else words[4:]
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / WHEEL).touch()
+    words = words_of(line, tmp_path)
+    assert words[:2] == ["bootstrap.py", "-s"]
+    assert not any("*" in word and "dist/" in word for word in words), "no file was matched"
+    session, rest = words[2], words[4:] if words[3:4] == ["--"] else words[3:]
     known = sessions()
-    if session == "smoke" and session not in known:
-        pytest.skip("not run: the session smoke is not in this noxfile")
     assert session in known, f"{where}: no session {session}"
     begins = known[session]
     if begins is None:
@@ -162,8 +172,37 @@ def test_caches_are_keyed_by_what_can_change_their_content() -> None:
 def test_nothing_is_published_before_it_was_audited_and_launched() -> None:
     jobs = workflow(ROOT / ".github/workflows/wheels.yml")["jobs"]
     assert set(jobs["publish"]["needs"]) == {"audit", "smoke"}
-    assert jobs["smoke"]["needs"] == "audit"
+    assert set(jobs["smoke"]["needs"]) == {"plan", "audit"}
     assert any("--require-smoke" in step.get("run", "") for step in jobs["publish"]["steps"])
+
+
+def test_each_build_is_launched_by_itself_since_each_wants_its_own_torch() -> None:
+    jobs = workflow(ROOT / ".github/workflows/wheels.yml")["jobs"]
+    assert jobs["smoke"]["strategy"]["matrix"] == jobs["build"]["strategy"]["matrix"]
+    (given,) = [step["with"]["name"] for step in jobs["build"]["steps"] if "upload-artifact" in step.get("uses", "")]
+    (taken,) = [step["with"]["name"] for step in jobs["smoke"]["steps"] if "download-artifact" in step.get("uses", "")]
+    assert given == taken
+    assert "matrix.identifier" in given
+
+
+def test_each_pair_of_the_gitlab_example_is_builds_of_one_torch_and_its_wheels_alone() -> None:
+    content = workflow(GITLAB)
+    pairs = content["build"]["parallel"]["matrix"]
+    assert pairs == content["smoke"]["parallel"]["matrix"]
+    (only,) = re.findall(r'--only "([^"]+)"', content["build"]["script"][0])
+    (wheels,) = re.findall(r"dist/\S+", content["smoke"]["script"][0])
+    matrix = make_matrix(["selftest"])
+    versions = {job.identifier: make_plan(job.request).wheel_version for job in matrix.jobs}
+    for pair in pairs:
+        wanted = string.Template(only).substitute(pair)
+        found = select(matrix.jobs, only=[wanted])
+        assert len({(job.cuda, job.torch) for job in found}) == 1
+        pattern = string.Template(wheels).substitute(pair)
+        matched = {
+            name for name, version in versions.items() if fnmatch.fnmatchcase(f"dist/x-{version}-t.whl", pattern)
+        }
+        assert {job.identifier for job in found} <= matched
+        assert {name.split("-")[3] for name in matched} == {pair["TORCH"]}
 
 
 def run_tool(name: str, *arguments: str | Path) -> None:
@@ -176,6 +215,10 @@ def run_tool(name: str, *arguments: str | Path) -> None:
 
 def test_actionlint_finds_nothing() -> None:
     run_tool("actionlint", *WORKFLOWS)
+
+
+def test_the_gitlab_example_holds_to_gitlabs_own_schema() -> None:
+    run_tool("check-jsonschema", "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", GITLAB)
 
 
 def test_zizmor_finds_nothing() -> None:
