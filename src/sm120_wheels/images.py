@@ -85,11 +85,15 @@ def _run(text: str, values: Mapping[str, str], given: Mapping[str, str]) -> list
                 word.strip("\"'") for word in re.findall(r"\"[^\"]*\"|\S+", match[1]) if not word.startswith("-")
             ]
             problems += [f"dnf installs {p} in no certain version" for p in packages if not _VERSIONED.search(p)]
-        # Whoever names another mirror says by that what is in it.
-        dated = "DEBIAN_MIRROR" in given or "snapshot.debian.org/archive" in values.get("DEBIAN_MIRROR", "")
-        if re.search(r"\bapt-get\b.* install\b", command) and not dated:
+        if re.search(r"\bapt-get\b.* install\b", command) and not _dated(values, given):
             problems.append("apt-get installs from no snapshot (ARG DEBIAN_MIRROR)")
     return problems
+
+
+def _dated(values: Mapping[str, str], given: Mapping[str, str]) -> bool:
+    """Whether Debian's mirrors are those of a day. Whoever names another one says by that what is in it."""
+    mirrors = [name for name in values if name.endswith("_MIRROR")]
+    return bool(mirrors) and all(m in given or "snapshot.debian.org/archive" in values[m] for m in mirrors)
 
 
 def names() -> list[str]:

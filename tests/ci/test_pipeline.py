@@ -48,7 +48,8 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def planned(pipeline: Pipeline) -> list[dict[str, Any]]:
-    inputs = WHEELS[True]["workflow_dispatch"]["inputs"]  # YAML reads the key "on" as true
+    (trigger,) = (value for key, value in WHEELS.items() if str(key) == "True")  # YAML reads the key "on" as true
+    inputs = trigger["workflow_dispatch"]["inputs"]
     output = pipeline.world.root / "output"
     (command,) = pipeline.commands("plan", ONLY=inputs["only"]["default"], SKIP=inputs["skip"]["default"])
     pipeline.run(command, GITHUB_OUTPUT=str(output)).ok()

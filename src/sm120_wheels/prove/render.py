@@ -149,7 +149,8 @@ def to_terminal(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Fail
 def told_cuda(audit: Audit) -> str:
     """Which CUDA the version says it is for, and which one's ptxas made the machine code; empty where neither tells."""
     label = f"{audit.cuda_release} by its version" if audit.cuda_release else ""
-    return ", ".join(filter(None, [label, audit.compilers and f"machine code by ptxas {', '.join(audit.compilers)}"]))
+    code = f"machine code by ptxas {', '.join(audit.compilers)}" if audit.compilers else ""
+    return ", ".join(filter(None, [label, code]))
 
 
 def _table(*columns: tuple[str, bool]) -> Table:
