@@ -23,6 +23,9 @@ from sm120_wheels.prove.smoke.report import Report, Subject, judge, record, to_t
 from sm120_wheels.prove.smoke.run import Request, Tested, examine, refusal, smoke
 from sm120_wheels.prove.smoke.sanitizer import TOOLS
 
+#: Seconds.
+_DEADLINES = (0.1, 86_400.0)
+
 
 def _suite(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[Path, ...]:
     """A name of a suite of ours, or a path."""
@@ -30,7 +33,7 @@ def _suite(context: click.Context, parameter: click.Parameter, values: tuple[str
     for value in values:
         ours = packages.SUITES / value
         path = ours if "/" not in value and ours.is_dir() else Path(value)
-        if not path.exists():
+        if not value or not path.exists():
             raise SettingError(
                 f"--suite {value}: no such suite or folder", hint=f"ours are {', '.join(packages.known_suites())}"
             )
@@ -57,7 +60,7 @@ def _suite(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option("--suite", "suites", multiple=True, callback=_suite, metavar="NAME|DIR", help="Other cases than its own.")
 @click.option("--gpus", "gpu_count", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to use.")
 @click.option("--sanitizer", type=click.Choice(TOOLS), help="Run under compute-sanitizer.")
-@click.option("--deadline", type=click.FloatRange(min=0.1), metavar="SECONDS", help="For each case, not its own.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="For each case, not its own.")
 @click.option("--network", is_flag=True, help="Leave the network to the cases.")
 @click.option("--record", "record_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the record here.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
@@ -98,6 +101,8 @@ def command(
         raise SettingError("nothing to test", hint="give a wheel, --installed NAME, or --suite with --environment")
     if from_index and (wheels or installed):
         raise SettingError("--from-index tests what it installs", hint="leave out wheels and --installed")
+    if deadline is not None and not _DEADLINES[0] <= deadline <= _DEADLINES[1]:  # nor NaN
+        raise SettingError(f"--deadline {deadline:g}: give {_DEADLINES[0]:g} to {_DEADLINES[1]:g} seconds")
     if installed and environment is None:
         environment = Path(sys.executable)
     request = Request(
@@ -169,6 +174,8 @@ def _run(
         return 0
     click.echo(to_terminal(report))
     _write(report, [each.wheel for each in unpacked], record_file, html)
+    if request.junit is not None and report.junit:
+        files.write_text(request.junit, report.junit)
     return _verdict(report)
 
 

@@ -95,6 +95,14 @@ def test_an_unknown_suite_is_said(sm120: Sm120) -> None:
     assert "--suite no_such_suite: no such suite or folder" in said.err
 
 
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+def test_a_deadline_that_is_none_is_said(sm120: Sm120, seconds: str) -> None:
+    said = sm120("smoke", "--suite", "selftest", "--deadline", seconds)
+    assert said.code == 17
+    assert f"--deadline {seconds}: give 0.1 to 86400 seconds" in said.err
+
+
 @pytest.mark.usefixtures("h200")
 def test_more_gpus_than_there_are_is_said(sm120: Sm120) -> None:
     said = sm120("smoke", "--suite", "selftest", "--gpus", "99")

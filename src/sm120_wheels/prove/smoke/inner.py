@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sm120_wheels import files
 from sm120_wheels.errors import SettingError, SmokeNotRunError, ToolMissingError
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec
 from sm120_wheels.prove.smoke.packages import PAYLOAD
@@ -23,11 +22,14 @@ def run(
     keyword: str,
     last_failed: bool,
     list_only: bool,
-    junit: Path | None,
+    junit: bool,
     scratch: Path,
     cache: Path,
-) -> list[CaseSpec]:
-    """Collect and run; what was selected. Raises SettingError, SmokeNotRunError (none selected), KeyboardInterrupt."""
+) -> tuple[list[CaseSpec], str]:
+    """Collect and run; what was selected, and JUnit XML where ``junit`` asks for it.
+
+    Raises SettingError, SmokeNotRunError (none selected), KeyboardInterrupt.
+    """
     try:
         import pytest
 
@@ -37,7 +39,7 @@ def run(
             "the smoke test needs pytest", why=str(exc), hint="pip install 'sm120-wheels[smoke]'"
         ) from exc
     plugin = SmokePlugin(run_case, seen, begin, list_only=list_only)
-    aside = scratch / "junit.xml" if junit is not None and not list_only else None
+    aside = scratch / "junit.xml" if junit and not list_only else None
     arguments = pytest_arguments(
         suites, keyword=keyword, last_failed=last_failed, cache=cache, junit=aside, root=scratch / "pytest"
     )
@@ -57,9 +59,7 @@ def run(
         what = f"-k {keyword!r}" if keyword else "--lf" if last_failed else "the suites"
         why = f"{plugin.collected} cases are there, {what} selects none" if plugin.collected else "no cases are there"
         raise SmokeNotRunError("nothing was run", why=why, hint="--list shows the cases")
-    if aside is not None and junit is not None and aside.is_file():
-        files.write_text(junit, aside.read_text(encoding="utf-8"))
-    return plugin.specs
+    return plugin.specs, aside.read_text(encoding="utf-8") if aside is not None and aside.is_file() else ""
 
 
 @contextlib.contextmanager

@@ -63,6 +63,8 @@ class Report:
     """Why nothing was launched at all."""
     notes: Sequence[str] = field(default=())
     workers: int = 1
+    junit: str = ""
+    """The run as JUnit XML, where that was asked for."""
     start_seconds: float = 0.0
     """What the first worker took to import everything."""
 

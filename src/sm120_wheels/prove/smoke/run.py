@@ -174,7 +174,7 @@ def smoke(
             return result
 
         stack.callback(engine.kill)
-        specs = _pytest(request, suites, scratch, run_case, seen, begin)
+        specs, junit = _pytest(request, suites, scratch, run_case, seen, begin)
         engine.close()
         if sanitizer is not None and results:
             results[-1] = sanitizer.judge(results[-1])  # what it said when the last worker ended
@@ -211,6 +211,7 @@ def smoke(
         selection=_selection(request),
         notes=[*notes, *facts.get("notes", [])],
         workers=engine.started,
+        junit=junit,
         start_seconds=hello.seconds if hello is not None else 0.0,
     )
     return report, specs
@@ -302,7 +303,7 @@ def _pytest(
     run_case: Callable[[CaseSpec], CaseResult],
     seen: Callable[[CaseResult], None],
     begin: Callable[[int], None],
-) -> list[CaseSpec]:
+) -> tuple[list[CaseSpec], str]:
     from sm120_wheels.prove.smoke import inner
 
     return inner.run(
@@ -313,7 +314,7 @@ def _pytest(
         keyword=request.keyword,
         last_failed=request.last_failed,
         list_only=request.list_only,
-        junit=request.junit,
+        junit=request.junit is not None,
         scratch=scratch,
         cache=paths.cache_root() / "smoke" / "pytest",
     )
