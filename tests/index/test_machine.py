@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,28 +8,28 @@ from pathlib import Path
 import pytest
 
 from sm120_wheels.errors import SettingError
-from sm120_wheels.index.machine import Gpu, detect, parse_smi, python_tags
+from sm120_wheels.index.machine import cuda_in_header, detect, python_tags
 
 HEADER = """
 | NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |
 """
 
 
-def test_smi_tells_gpus_driver_and_cuda() -> None:
-    table = "NVIDIA GeForce RTX 5090, 12.0, 580.95.05\nNVIDIA GB10, 12.1, 580.95.05\n"
-    gpus, driver, cuda = parse_smi(table, HEADER)
-    assert gpus == (
-        Gpu(name="NVIDIA GeForce RTX 5090", capability=(12, 0)),
-        Gpu(name="NVIDIA GB10", capability=(12, 1)),
-    )
-    assert (driver, cuda) == ("580.95.05", "13.0")
+def test_the_driver_s_cuda_is_read_from_the_header_or_is_none() -> None:
+    assert cuda_in_header(HEADER) == "13.0"
+    assert cuda_in_header("no header") is None
 
 
-def test_old_smi_that_knows_no_capability_gives_none_not_a_guess() -> None:
-    gpus, driver, cuda = parse_smi("Tesla, 40GB, [N/A], 470.1\n", "no header")
-    assert gpus == (Gpu(name="Tesla, 40GB", capability=None),)
-    assert (driver, cuda) == ("470.1", None)
-    assert parse_smi("", "") == ((), None, None)
+def test_the_gpus_are_those_that_programs_would_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    rows = "0, GPU-a, 9.0, 580.95.05, 143771 MiB, NVIDIA H200\n1, GPU-b, 12.0, 580.95.05, 32607 MiB, NVIDIA GeForce"
+    smi.write_text(f'#!/bin/sh\ncase "$*" in *query*) echo "{rows}";; *) echo "{HEADER.strip()}";; esac\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    machine = detect()
+    assert machine.capability == (12, 0)
+    assert (machine.driver, machine.driver_cuda) == ("580.95.05", "13.0")
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from sm120_wheels.errors import DownloadError, HostUnreachableError, SettingError
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.index.layout import Snapshot
-from sm120_wheels.index.machine import Gpu, Machine, python_tags
+from sm120_wheels.index.machine import Machine, python_tags
 from sm120_wheels.index.maintain import yank
 from sm120_wheels.index.model import Evidence, Wheel
 from sm120_wheels.index.publish import Options, publish
@@ -91,11 +92,6 @@ def test_the_one_that_fits_is_chosen_without_remarks() -> None:
             "is for cp313-cp313-linux_x86_64, which Python 3.12.1 on this system does not install",
         ),
         (wheel(), dataclasses.replace(RTX_5090, gpus=()), "no NVIDIA GPU was found"),
-        (
-            wheel(),
-            dataclasses.replace(RTX_5090, gpus=(Gpu(name="Old", capability=None),)),
-            "the compute capability of Old is unknown",
-        ),
         (wheel(yanked="wrong FP4"), RTX_5090, "yanked: wrong FP4"),
     ],
 )

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from sm120_wheels.compile.budget import GIB
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.toolchain import doctor
 from sm120_wheels.toolchain.doctor import Check, examine
 from sm120_wheels.toolchain.hostcc import CompilerLimits, HostCompiler
 from sm120_wheels.toolchain.interpreters import Interpreter
-from sm120_wheels.toolchain.probe import Disk, Facts, Gpu, Toolkit, probe_machine
+from sm120_wheels.toolchain.probe import Disk, Facts, Toolkit, probe_machine
 
 PYTHON = Interpreter(
     executable=Path("/usr/bin/python3.12"), version="3.12.4", has_headers=True, platform="linux-x86_64"
@@ -37,7 +38,7 @@ GOOD = Facts(
     index_releases=("13.0", "13.2"),
     numa=Path("/usr/include"),
     git="2.39.5",
-    gpus=(Gpu(name="NVIDIA GeForce RTX 5090", capability="12.0", driver="580.95.05"),),
+    gpus=(Gpu(name="NVIDIA GeForce RTX 5090", capability=(12, 0), driver="580.95.05"),),
     gpu_problem="",
     root=True,
     package_manager="apt-get",
@@ -157,6 +158,10 @@ def test_a_driver_that_is_too_old_for_this_cuda_fails() -> None:
     old = (replace(GOOD.gpus[0], driver="575.57.08"),)
     assert the("GPU and driver", gpus=old).state == "failed"
     assert the("GPU and driver", cuda="12.9", gpus=old).state == "passed"
+
+
+def test_a_gpu_whose_driver_nobody_tells_is_not_a_pass() -> None:
+    assert the("GPU and driver", gpus=(replace(GOOD.gpus[0], driver=""),)).state == "not run"
 
 
 def test_the_real_machine_is_probed(tmp_path: Path) -> None:

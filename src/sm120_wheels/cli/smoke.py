@@ -13,9 +13,9 @@ import click
 
 from sm120_wheels import console, files, paths, settings
 from sm120_wheels.errors import SettingError, SmokeFailedError, SmokeNotRunError, SmokeRefusedError
+from sm120_wheels.gpus import Gpu, find_gpus
 from sm120_wheels.prove.smoke import packages, surroundings
 from sm120_wheels.prove.smoke.consumer import Consumer, install
-from sm120_wheels.prove.smoke.gpus import Gpu, find_gpus
 from sm120_wheels.prove.smoke.installed import find_installed
 from sm120_wheels.prove.smoke.overlay import Unpacked, unpack
 from sm120_wheels.prove.smoke.progress import Progress

@@ -12,8 +12,9 @@ from sm120_wheels import console
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import SettingError, UnsupportedTargetError
 from sm120_wheels.files import human_bytes
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.index import which
-from sm120_wheels.index.machine import Gpu, Machine, detect, python_tags
+from sm120_wheels.index.machine import Machine, detect, python_tags
 from sm120_wheels.index.model import Wheel
 from sm120_wheels.index.page import UNKNOWN_BASE, commands, evidence_summary
 
@@ -62,7 +63,7 @@ def command(
 
 def describe_machine(machine: Machine) -> list[str]:
     """What was found, a line each."""
-    gpus = [f"{g.name} ({'.'.join(map(str, g.capability)) if g.capability else 'unknown'})" for g in machine.gpus]
+    gpus = [f"{g.name} ({g.compute})" for g in machine.gpus]
     torch = "not installed"
     if machine.torch:
         torch = machine.torch + (f" (CUDA {machine.torch_cuda})" if machine.torch_cuda else "")

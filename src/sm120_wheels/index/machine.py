@@ -16,6 +16,7 @@ from packaging import tags
 from packaging.version import Version
 
 from sm120_wheels.errors import SettingError, Sm120Error, ToolMissingError
+from sm120_wheels.gpus import Gpu, find_gpus
 from sm120_wheels.process import run
 
 #: Printed by the environment's own interpreter; torch's CUDA version is read from its version.py, not imported.
@@ -33,13 +34,6 @@ except m.PackageNotFoundError:
 print(json.dumps({"python": list(sys.version_info[:3]), "threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
                   "cpython": sys.implementation.name == "cpython", "torch": torch, "cuda": cuda}))
 """
-_UNKNOWN = ("", "n/a", "[n/a]", "[not supported]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    name: str
-    capability: tuple[int, int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +60,13 @@ def detect(python: Path | None = None) -> Machine:
 
     Raises :class:`SettingError` where that is not a Python.
     """
-    gpus, driver, driver_cuda = _gpus()
+    gpus, _ = find_gpus()
     told = _python(python or Path(sys.executable))
     major, minor, micro = told["python"]
     return Machine(
-        gpus=gpus,
-        driver=driver,
-        driver_cuda=driver_cuda,
+        gpus=tuple(gpus),
+        driver=next((gpu.driver for gpu in gpus if gpu.driver), None),
+        driver_cuda=_driver_cuda(),
         python=f"{major}.{minor}.{micro}",
         tags=python_tags((major, minor), threaded=told["threaded"]) if told["cpython"] else frozenset(),
         torch=told["torch"],
@@ -89,27 +83,17 @@ def python_tags(version: tuple[int, int], *, threaded: bool = False) -> frozense
     return frozenset({*own, *tags.compatible_tags(version, interpreter=name, platforms=platforms)})
 
 
-def parse_smi(table: str, header: str) -> tuple[tuple[Gpu, ...], str | None, str | None]:
-    """Read nvidia-smi's csv (``name, compute_cap, driver_version``) and the CUDA version in its usual output."""
-    gpus: list[Gpu] = []
-    driver = None
-    for line in table.strip().splitlines():
-        name, capability, version = ([p.strip() for p in line.rsplit(",", 2)] + ["", ""])[:3]
-        found = re.fullmatch(r"(\d+)\.(\d+)", capability)
-        gpus.append(Gpu(name=name, capability=(int(found[1]), int(found[2])) if found else None))
-        driver = version if version.lower() not in _UNKNOWN else driver
-    cuda = re.search(r"CUDA(?: UMD)? Version:\s*(\d+\.\d+)", header)
-    return tuple(gpus), driver, cuda[1] if cuda else None
+def cuda_in_header(text: str) -> str | None:
+    """The newest CUDA version that the driver supports, from nvidia-smi's usual output: no query gives it."""
+    found = re.search(r"CUDA(?: UMD)? Version:\s*(\d+\.\d+)", text)
+    return found[1] if found else None
 
 
-def _gpus() -> tuple[tuple[Gpu, ...], str | None, str | None]:
+def _driver_cuda() -> str | None:
     try:
-        query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-        table = run(query, check=False)
-        header = run(["nvidia-smi"], check=False)
+        return cuda_in_header(run(["nvidia-smi"], check=False).output)
     except ToolMissingError:
-        return (), None, None
-    return parse_smi(table.output, header.output) if table.ok else ((), None, None)
+        return None
 
 
 def _python(python: Path) -> dict[str, Any]:

@@ -21,15 +21,13 @@ from pydantic import ValidationError
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.errors import DownloadError, HostUnreachableError, SettingError, UnknownArchError, near_misses
+from sm120_wheels.gpus import LEAST_DRIVER
 from sm120_wheels.index.layout import present
 from sm120_wheels.index.machine import Machine, version_of
 from sm120_wheels.index.model import Evidence, Wheel
 from sm120_wheels.index.names import project_of
 from sm120_wheels.index.render import url as quoted
 
-#: The first driver branch for each CUDA major version; within a major, minor versions are compatible.
-#: Source: the CUDA toolkit release notes, "CUDA Toolkit and Corresponding Driver Versions".
-_DRIVERS = {12: "525", 13: "580"}
 _TIMEOUT_S = 30
 
 
@@ -115,8 +113,6 @@ def _gpu_problem(wheel: Wheel, machine: Machine) -> str:
         return ""
     capability = machine.capability
     if capability is None:
-        if machine.gpus:
-            return f"the compute capability of {machine.gpus[0].name} is unknown"
         return "no NVIDIA GPU was found (say which with --gpu 12.0)"
     text = f"{capability[0]}.{capability[1]}"
     if no_code:
@@ -142,7 +138,7 @@ def _driver_problem(wheel: Wheel, machine: Machine) -> str:
     major = version_of(wheel.cuda)[0]
     if version_of(machine.driver_cuda)[0] >= major:
         return ""
-    wanted = f", which is driver {_DRIVERS[major]} or later" if major in _DRIVERS else ""
+    wanted = f", which is driver {LEAST_DRIVER[major]} or later" if major in LEAST_DRIVER else ""
     return f"needs a driver for CUDA {major}{wanted}; this one ({machine.driver}) reaches CUDA {machine.driver_cuda}"
 
 

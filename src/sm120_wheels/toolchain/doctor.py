@@ -12,6 +12,7 @@ from typing import Literal
 
 from sm120_wheels.compile.budget import GIB, MIB
 from sm120_wheels.files import human_bytes
+from sm120_wheels.gpus import LEAST_DRIVER
 from sm120_wheels.toolchain.cuda import SYSTEM_ONLY
 from sm120_wheels.toolchain.hostcc import accepts, refused
 from sm120_wheels.toolchain.probe import Disk, Facts
@@ -26,8 +27,6 @@ CACHE_BYTES = 6 * 10**9
 BUILD_BYTES = 10 * 10**9
 #: The oldest glibc that nvcc 13 and torch's wheels start on (manylinux_2_28).
 LEAST_GLIBC = (2, 28)
-#: The driver branch that each CUDA major needs at least (NVIDIA's CUDA release notes, "CUDA Driver").
-LEAST_DRIVER = {"12": 525, "13": 580}
 
 _PACKAGES: dict[str, dict[str, str]] = {
     "apt-get": {"c++": "g++", "git": "git", "numa": "libnuma-dev", "python": "python3-dev", "install": "install -y"},
@@ -258,10 +257,14 @@ def check_gpu(facts: Facts, *, cuda: str) -> Check:
             state="not needed",
             detail=f"none found ({facts.gpu_problem}); builds need none, GPU smoke tests do",
         )
-    words = [f"{gpu.name} (compute capability {gpu.capability}, driver {gpu.driver})" for gpu in facts.gpus]
-    least = LEAST_DRIVER.get(cuda.split(".")[0], 0)
-    old = [gpu for gpu in facts.gpus if int(gpu.driver.split(".")[0]) < least]
-    if old:
+    words = [f"{gpu.name} (compute capability {gpu.compute}, driver {gpu.driver or 'unknown'})" for gpu in facts.gpus]
+    least = LEAST_DRIVER.get(int(cuda.split(".")[0]), 0)
+    drivers = {gpu.driver for gpu in facts.gpus}
+    if "" in drivers:
+        return Check(
+            name="GPU and driver", state="not run", detail=f"{'; '.join(words)}: nvidia-smi, which tells it, is missing"
+        )
+    if any(int(driver.split(".")[0]) < least for driver in drivers):
         return Check(
             name="GPU and driver",
             state="failed",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import platform
 import re
@@ -15,6 +14,7 @@ from sm120_wheels.arch import Arch
 from sm120_wheels.compile import budget
 from sm120_wheels.compile.profile import read_profile, shipped_profile
 from sm120_wheels.errors import Sm120Error
+from sm120_wheels.gpus import Gpu, find_gpus
 from sm120_wheels.recipe import load, names
 from sm120_wheels.toolchain import numa
 from sm120_wheels.toolchain.cuda import index_releases, nvcc_version, system_toolkits
@@ -41,14 +41,6 @@ class Toolkit:
     root: Path
     version: str
     source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    name: str
-    capability: str
-    """``12.0``."""
-    driver: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +85,7 @@ def probe_machine(*, cuda: str, cache_root: Path, build_root: Path) -> Facts:
     memory = budget.measure()
     manager = numa.find_manager()
     libnuma = numa.find_numa(Path("/"))
-    gpus, gpu_problem = _gpus()
+    gpus, gpu_problem = find_gpus({})
     return Facts(
         machine=platform.machine(),
         cores=memory.cores,
@@ -112,7 +104,7 @@ def probe_machine(*, cuda: str, cache_root: Path, build_root: Path) -> Facts:
         index_releases=tuple(index_releases()),
         numa=libnuma[0] if libnuma else None,
         git=_git(),
-        gpus=gpus,
+        gpus=tuple(gpus),
         gpu_problem=gpu_problem,
         root=os.geteuid() == 0,
         package_manager=manager.program if manager else "",
@@ -174,17 +166,3 @@ def _git() -> str:
     except Sm120Error:
         return ""
     return found.group(0) if found else ""
-
-
-def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """GPUs by nvidia-smi, which comes with the driver; or why none is known."""
-    query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-    try:
-        finished = process.run(query, check=False)
-    except Sm120Error:
-        library = ctypes.util.find_library("cuda")
-        return (), "no nvidia-smi" + (f", though {library} is here" if library else " and no libcuda.so.1")
-    if not finished.ok:
-        return (), f"nvidia-smi: {' '.join(finished.output.split())[:200]}"
-    rows = [[cell.strip() for cell in line.split(",")] for line in finished.output.splitlines() if line.strip()]
-    return tuple(Gpu(name=row[0], capability=row[1], driver=row[2]) for row in rows if len(row) == 3), ""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sm120_wheels.errors import UnsupportedTargetError
+from sm120_wheels.gpus import Gpu, parse, visible
 from sm120_wheels.prove.smoke import coverage, isolation, packages, surroundings
 from sm120_wheels.prove.smoke.consumer import Offered, came_from
-from sm120_wheels.prove.smoke.gpus import Gpu, parse, visible
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec, State
 from sm120_wheels.prove.smoke.overlay import Unpacked
 from sm120_wheels.prove.smoke.report import Report, judge

@@ -16,9 +16,9 @@ import pytest
 
 from sm120_wheels import files
 from sm120_wheels.errors import BusyError
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.index import evidence
 from sm120_wheels.index.publish import Options, publish
-from sm120_wheels.prove.smoke.gpus import Gpu
 from sm120_wheels.prove.smoke.run import gpu_lock
 from tests.index.serving import served
 from tests.prove.conftest import Said, Samples
@@ -236,7 +236,7 @@ def test_two_runs_do_not_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
     gpu = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", capability=(9, 0), memory=1, driver="580")
     other = """
 import sys
-from sm120_wheels.prove.smoke.gpus import Gpu
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.prove.smoke.run import gpu_lock
 with gpu_lock(Gpu(index=0, uuid="GPU-1", name="x", capability=(9, 0), memory=1, driver="")):
     print("held", flush=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from sm120_wheels.prove.smoke.gpus import Gpu, busy
+from sm120_wheels.gpus import Gpu, busy
 from sm120_wheels.prove.smoke.launches import last_kernel, shown
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec, Hang, Hello, StageResult, State
 from sm120_wheels.prove.smoke.sanitizer import Sanitizer

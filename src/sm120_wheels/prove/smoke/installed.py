@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sm120_wheels.errors import SettingError
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.process import run
 from sm120_wheels.prove import inputs
 from sm120_wheels.prove.audit import audit
 from sm120_wheels.prove.smoke import packages
-from sm120_wheels.prove.smoke.gpus import Gpu
 from sm120_wheels.prove.smoke.run import Tested
 from sm120_wheels.prove.verdict import judge
 

@@ -20,11 +20,11 @@ from packaging.utils import parse_wheel_filename
 from sm120_wheels import files, paths
 from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.errors import SmokeNotRunError
+from sm120_wheels.gpus import Gpu
 from sm120_wheels.prove import inputs
 from sm120_wheels.prove.audit import Audit, audit
 from sm120_wheels.prove.smoke import coverage, packages
 from sm120_wheels.prove.smoke.engine import Engine
-from sm120_wheels.prove.smoke.gpus import Gpu
 from sm120_wheels.prove.smoke.isolation import worker_environment
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec
 from sm120_wheels.prove.smoke.overlay import Unpacked

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sm120_wheels.gpus import usage
 from sm120_wheels.process import describe_status
-from sm120_wheels.prove.smoke.gpus import usage
 from sm120_wheels.prove.smoke.launches import Launched, launches
 from sm120_wheels.prove.smoke.packages import PAYLOAD
 from sm120_wheels.prove.smoke.stacks import stacks_of

@@ -16,6 +16,9 @@ from typing import Any
 from sm120_wheels.errors import Sm120Error, ToolMissingError
 from sm120_wheels.process import run
 
+#: The driver branch that each CUDA major needs at least; within a major, minor versions are compatible. Source: the
+#: CUDA toolkit release notes, "CUDA Toolkit and Corresponding Driver Versions".
+LEAST_DRIVER = {12: 525, 13: 580}
 _FIELDS = "index,uuid,compute_cap,driver_version,memory.total,name"
 #: Asks the driver's library, in a process of its own: cuInit may abort where the driver is broken.
 _ASK_DRIVER = """
@@ -45,14 +48,15 @@ print(json.dumps(found))
 class Gpu:
     """One GPU that programs of this user may use."""
 
-    index: int
-    uuid: str
+    index: int = 0
+    uuid: str = ""
     """Empty where nvidia-smi is missing."""
     name: str
     capability: tuple[int, int]
-    memory: int
+    memory: int = 0
     """Bytes."""
-    driver: str
+    driver: str = ""
+    """``580.95.05``; empty where nvidia-smi is missing."""
 
     @property
     def visible(self) -> str:
@@ -135,7 +139,7 @@ def _driver() -> tuple[list[Gpu], str]:
     if told is None:
         return [], " ".join(answer.output.split())[:200]
     return [
-        Gpu(index=i, uuid="", name=name, capability=(major, minor), memory=size, driver="")
+        Gpu(index=i, name=name, capability=(major, minor), memory=size)
         for i, (name, major, minor, size) in enumerate(told)
     ], "the driver lists no GPU"
 
