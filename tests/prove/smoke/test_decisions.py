@@ -115,6 +115,8 @@ def test_what_the_sanitizer_reports_costs_the_case_that_ran(tmp_path: Path) -> N
 
 def test_a_clean_report_has_no_errors() -> None:
     assert errors_in("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n") == []
+    assert errors_in("========= Warning: Unable to find the debugger's library\n") == []
+    assert errors_in("========= Warning: Race reported between Read\n") == ["Warning: Race reported between Read"]
 
 
 def report(backend: str = "cuda", selection: str = "", why_not: str = "") -> Report:

@@ -97,6 +97,14 @@ def test_a_hang_that_goes_away_with_p2p_off_is_blamed_on_the_host_and_still_a_fa
     assert "the host is to blame" not in demo.case("test_one_rank_does_not_arrive")["why"]
 
 
+def test_what_is_wrong_on_two_gpus_only_is_repeated_with_p2p_off_as_well(demo: Ran) -> None:
+    case = demo.case("test_wrong_on_two_with_p2p")
+    assert case["state"] == "failed"
+    assert case["why"].startswith("rank 1 of 2: the result: 1 of 8 elements (float, shape (8,)) differ by more")
+    assert "the host is to blame" in case["why"]
+    assert "hang" not in case
+
+
 def test_what_a_case_says_it_cannot_have_is_not_run(demo: Ran) -> None:
     assert demo.case("test_rightly_not_run")["why"] == "this package was built without it"
     case = demo.case("test_unmet_need")

@@ -10,6 +10,8 @@ import pytest
 from sm120_wheels.prove.smoke.launches import Launched, last_kernel, launches, shown
 from tests.prove.smoke.test_payload import worker_python
 
+CAPTURE = "graph: capture"
+
 #: CUPTI's functions as cupti_callbacks.h declares them, and launch() in place of the driver.
 _CUPTI = r"""
 #include <stdint.h>
@@ -74,6 +76,8 @@ def test_each_launch_is_noted_once_with_the_step_it_came_from_and_nothing_else_i
     told = worker_python(
         _WATCH.format(library=str(cupti), file=str(file))
         + """
+from sm120_smoke.launches import CAPTURE
+assert CAPTURE == "graph: capture"
 noted.at = "eager: run"
 cupti.launch(1, b"cuMemAlloc_v2", None)
 cupti.launch(2, b"cuLaunchKernel", b"_Z6kernelPf")
@@ -109,11 +113,13 @@ def test_why_launches_cannot_be_noted_is_said(cupti: Path, tmp_path: Path) -> No
 
 
 def test_the_last_kernel_is_told_in_a_line_and_a_graph_by_what_was_captured() -> None:
-    first = Launched(kernel="_Z5firstPf", step="graph: warm up and capture")
-    second = Launched(kernel="_Z6secondPf", step="graph: warm up and capture")
+    warm = Launched(kernel="_Z4warmPf", step="graph: warm up and capture")
+    first = Launched(kernel="_Z5firstPf", step=CAPTURE)
+    second = Launched(kernel="_Z6secondPf", step=CAPTURE)
     draw = Launched(kernel="_Z4drawPf", step="graph: draw inputs from seed 4")
     replay = Launched(kernel="cuGraphLaunch", step="graph: replay")
     assert last_kernel([]) == "none was launched"
-    assert last_kernel([first, second]) == "second (at graph: warm up and capture)"
-    assert last_kernel([first, second, first, second, draw, replay]) == "a graph of first, second (at graph: replay)"
+    assert last_kernel([warm, first, second]) == "second (at graph: capture)"
+    assert last_kernel([warm, first, second, draw, replay]) == "a graph of first, second (at graph: replay)"
+    assert last_kernel([draw, replay]) == "cuGraphLaunch (at graph: replay)"
     assert shown([replay] * 20) == ("cuGraphLaunch (at graph: replay)",) * 8

@@ -9,6 +9,7 @@ from pathlib import Path
 from sm120_wheels.prove.names import brief
 
 _SHOWN = 8
+_CAPTURE = "graph: capture"  # sm120_smoke.launches.CAPTURE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,9 @@ def last_kernel(found: Sequence[Launched]) -> str:
     if not found:
         return "none was launched"
     last = found[-1]
-    captured = [each for each in found if each.step.endswith("capture")]
+    captured = [each for each in found if each.step == _CAPTURE]
     if last.kernel.startswith("cuGraphLaunch") and captured:
-        kernels = dict.fromkeys(brief(each.kernel, 100) for each in captured)  # launched before as well, to warm up
-        return f"a graph of {', '.join(list(kernels)[-_SHOWN:])} (at {last.step})"
+        return f"a graph of {', '.join(brief(each.kernel, 100) for each in captured[-_SHOWN:])} (at {last.step})"
     return str(last)
 
 

@@ -18,7 +18,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _SEES_ALLOCATIONS = ("memcheck", "initcheck")
 _WITH_LOOPBACK = PAYLOAD / "sm120_smoke" / "with_loopback.py"
 _SUMMARY = re.compile(
-    r"^========= (?:COMPUTE-SANITIZER|ERROR SUMMARY|LEAK SUMMARY|RACECHECK SUMMARY|Target application)"
+    r"^========= (?:COMPUTE-SANITIZER|ERROR SUMMARY|LEAK SUMMARY|RACECHECK SUMMARY|Target application"
+    r"|Warning: (?!Race))"  # of itself: what it cannot look at
 )
 _PLACES = ("CUDA_HOME", "CUDA_PATH")
 

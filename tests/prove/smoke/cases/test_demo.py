@@ -238,6 +238,14 @@ def test_works_with_p2p_off() -> Launch:
     return launch("double")
 
 
+@case(needs=Needs(gpus=2), deadline=20)
+def test_wrong_on_two_with_p2p() -> Launch:
+    from sm120_smoke import ranks
+
+    wrong = ranks.here().rank == 1 and os.environ.get("SM120_SMOKE_P2P") != "off"
+    return launch("wrong" if wrong else "double")
+
+
 @case("demo::double")
 def test_right_after_all_of_that() -> Launch:
     return launch("double")

@@ -15,7 +15,7 @@ from sm120_smoke import functions
 from sm120_smoke.backend import NoGraphsError, Trace
 from sm120_smoke.case import Tolerance
 from sm120_smoke.compare import Measured
-from sm120_smoke.launches import Launches
+from sm120_smoke.launches import CAPTURE, Launches
 
 _NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _KEEP_BYTES = 64 << 20
@@ -30,6 +30,7 @@ class TorchBackend:
         self.cuda = kind == "cuda"
         self._torch: Any = None
         self._device = 0
+        self._launches: Launches | None = None
 
     def start(self, device: int) -> dict[str, Any]:
         os.environ["TEARDOWN_CUPTI"] = "0"  # torch's own setting where graphs and the profiler meet in one process
@@ -58,6 +59,7 @@ class TorchBackend:
         }
 
     def watch(self, launches: Launches) -> str:
+        self._launches = launches
         return launches.watch() if self.cuda else "nothing is launched on a CPU"
 
     def operators(self, namespaces: Sequence[str]) -> list[str]:
@@ -110,6 +112,8 @@ class TorchBackend:
         cuda.current_stream().wait_stream(side)
         cuda.synchronize()
         graph = cuda.CUDAGraph()
+        if self._launches is not None:
+            self._launches.at = CAPTURE
         with cuda.graph(graph, stream=side):
             results = run()
         return graph.replay, self.flatten(results)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+CAPTURE = "graph: capture"
+"""The step of a launch that goes into a graph; the warm-up before it has another one."""
 _SLOTS = 256
 """Launches that are kept: a case that launches for ever must not fill the disk."""
 _SLOT_BYTES = 4096

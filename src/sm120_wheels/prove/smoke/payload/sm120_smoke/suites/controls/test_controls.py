@@ -92,6 +92,16 @@ def test_good_after_never_returns() -> Launch:
     return _launch("good", "good")
 
 
+@case("sm120_controls::good", deadline=5)
+def test_hangs_in_a_graph() -> Launch:
+    return _launch("hangs_in_a_graph", "good")
+
+
+@case("sm120_controls::good")
+def test_good_after_hangs_in_a_graph() -> Launch:
+    return _launch("good", "good")
+
+
 @case("sm120_controls::waits_on_the_host", deadline=5)
 def test_waits_on_the_host() -> Launch:
     return _launch("waits_on_the_host", "waits_on_the_host")
@@ -107,6 +117,10 @@ def test_other_gpu() -> Launch:
     return _launch("good", "good")
 
 
+def _never() -> Any:
+    return torch.ops.sm120_controls.never_returns.default
+
+
 def _launch(control: str, operator: str) -> Launch:
     (x,) = tensors("float32", (COUNT,))
     function = getattr(torch.ops.sm120_controls, operator).default
@@ -114,6 +128,7 @@ def _launch(control: str, operator: str) -> Launch:
         "returns_no_result": lambda: None if function(x) is not None else x,
         "returns_another_shape": lambda: function(x)[:-1],
         "never_reaches_its_operator": lambda: 2 * x + 1,
+        "hangs_in_a_graph": lambda: (_never() if torch.cuda.is_current_stream_capturing() else function)(x),
         "runs_out_of_memory": lambda: function(torch.empty(1 << 50, device="cuda")),
     }
     if control == "asks_to_be_skipped":
