@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from sm120_wheels.errors import UnsupportedTargetError
 from sm120_wheels.gpus import Gpu, parse, visible
 from sm120_wheels.prove.smoke import coverage, isolation, packages, surroundings
 from sm120_wheels.prove.smoke.consumer import Offered, came_from
+from sm120_wheels.prove.smoke.installed import find_installed
 from sm120_wheels.prove.smoke.model import CaseResult, CaseSpec, State
 from sm120_wheels.prove.smoke.overlay import Unpacked
 from sm120_wheels.prove.smoke.report import Report, judge
+from sm120_wheels.prove.smoke.run import left_out_of
 from sm120_wheels.prove.smoke.sanitizer import Sanitizer, errors_in
 
 SMI = """\
@@ -168,6 +171,30 @@ def test_a_library_that_a_partial_wheel_was_built_without_is_not_run_and_a_missi
     )
     assert coverage.left_out(["flashinfer.norm::rmsnorm_quant"], there) == ""
     assert coverage.left_out(["sgl_kernel::rmsnorm"], there) == ""
+
+
+@pytest.mark.parametrize(("version", "absent"), [("0.7.4+cu130.partial.sm90a", True), ("0.7.4+cu130.sm90a", False)])
+def test_a_provider_that_is_installed_may_be_partial_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, absent: bool
+) -> None:
+    root = tmp_path / "site-packages"
+    library = root / "flashinfer_jit_cache" / "jit_cache" / "norm" / "norm.so"
+    library.parent.mkdir(parents=True)
+    source = "void __tvm_ffi_rmsnorm(void) {}"
+    subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", library], input=source, text=True, check=True)
+    info = root / f"flashinfer_jit_cache_sm90a-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flashinfer-jit-cache-sm90a\nVersion: {version}\n")
+    (info / "RECORD").write_text("flashinfer_jit_cache/jit_cache/norm/norm.so,,\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={root} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    found = find_installed("flashinfer-jit-cache-sm90a", python, [])
+    assert found.subject is not None
+    assert coverage.module_functions(found.subject) == ["flashinfer.norm::rmsnorm"]
+    why = left_out_of([found])(spec("a::b", "flashinfer.topk::radix_topk"))
+    assert why == ("flashinfer.topk is not in this wheel, which is partial" if absent else "")
+    assert left_out_of([found])(spec("a::b", "flashinfer.norm::layernorm")) == ""
 
 
 def test_packages_are_known_by_all_their_names() -> None:

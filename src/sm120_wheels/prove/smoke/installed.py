@@ -15,13 +15,15 @@ from sm120_wheels.prove.smoke import packages
 from sm120_wheels.prove.smoke.run import Tested
 from sm120_wheels.prove.verdict import judge
 
-#: Answers where a package would be imported from, without importing it.
+#: Answers where a package would be imported from, without importing it; of one that is not imported, its libraries.
 _ASK = """
 import importlib.metadata as m, importlib.util as u, json, os, sys
 found = m.distribution(sys.argv[1])
 places = [u.find_spec(name) for name in sys.argv[2:]]
+tops = dict.fromkeys(f.parts[0] for f in found.files or [] if f.suffix == ".so" and len(f.parts) > 1)
 print(json.dumps({"name": found.metadata["Name"], "version": found.version,
-                  "folders": [os.path.dirname(p.origin) if p and p.origin else "" for p in places]}))
+                  "folders": [os.path.dirname(p.origin) if p and p.origin else "" for p in places]
+                  or [str(found.locate_file(top)) for top in tops]}))
 """
 
 
@@ -48,6 +50,7 @@ def find_installed(name: str, python: Path, gpus: Sequence[Gpu], *, sha256: str 
         name=wheel or f"installed {told['name']} {told['version']}",
         sha256=sha256,
         distribution=str(told["name"]),
+        version=str(told["version"]),
         package=package,
         root=None,
         subject=subject,

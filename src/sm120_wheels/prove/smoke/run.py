@@ -15,8 +15,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import parse_wheel_filename
-
 from sm120_wheels import files, paths
 from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.errors import SmokeNotRunError
@@ -63,6 +61,7 @@ class Tested:
     name: str
     sha256: str
     distribution: str
+    version: str
     package: packages.Package | None
     root: Path | None
     subject: inputs.Subject | None
@@ -78,6 +77,7 @@ def examine(wheel: Unpacked, gpus: Sequence[Gpu]) -> Tested:
         name=wheel.wheel.name,
         sha256=wheel.sha256,
         distribution=wheel.distribution,
+        version=wheel.version,
         package=packages.package_of(wheel.distribution),
         root=wheel.root,
         subject=subject,
@@ -162,7 +162,7 @@ def smoke(
             gpus=list(gpus),
             deadline=request.deadline,
             sanitizer=sanitizer,
-            left_out=_left_out(tested),
+            left_out=left_out_of(tested),
             on_start=lambda: doing("starting a worker"),
         )
         results: list[CaseResult] = []
@@ -217,10 +217,11 @@ def smoke(
     return report, specs
 
 
-def _left_out(tested: Sequence[Tested]) -> Callable[[CaseSpec], str]:
-    """For wheels of function libraries that are marked partial. Elsewhere a library that is missing is a failure."""
+def left_out_of(tested: Sequence[Tested]) -> Callable[[CaseSpec], str]:
+    """Why packages of function libraries that are marked partial lack what a case asks for. Elsewhere a library that is
+    missing is a failure."""
     mine = [e for e in tested if e.subject is not None and e.package is not None and e.package.functions]
-    if not any(is_partial(str(parse_wheel_filename(e.name)[1])) for e in mine):
+    if not any(is_partial(e.version) for e in mine):
         return lambda spec: ""
     there = [name for e in mine if e.subject is not None for name in coverage.module_functions(e.subject)]
     return lambda spec: coverage.left_out(spec.operators, there)
@@ -272,7 +273,7 @@ def _selection(request: Request) -> str:
 def _only_cases(suites: Sequence[Path]) -> Tested:
     """What stands for the wheel where cases alone were asked for."""
     name = f"cases of {', '.join(path.name for path in suites)}"
-    return Tested(name=name, sha256="", distribution="", package=None, root=None, subject=None, audit=None)
+    return Tested(name=name, sha256="", distribution="", version="0", package=None, root=None, subject=None, audit=None)
 
 
 def _subject(
