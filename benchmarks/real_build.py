@@ -30,7 +30,7 @@ from sm120_wheels.compile.sampling import tree
 from sm120_wheels.compile.session import compile_session
 from sm120_wheels.files import human_bytes, human_seconds
 
-_LAUNCHER = re.compile(r"\S*/sm120-launch\s+")
+_LAUNCHER = re.compile(r"\S*/sm120-launch[ \t]+")
 
 
 @dataclass(frozen=True, kw_only=True)
