@@ -38,6 +38,16 @@ def test_people_get_a_table() -> None:
     assert "out of memory" in ran.stdout
 
 
+def test_jobs_for_builders_fit_into_each_ones_memory_whichever_files_it_gets() -> None:
+    asked = ("simulate", "--profile", WHOLE, "--machines", "8", "--cores", "32", "--memory", "128GiB")
+    (row,) = json.loads(sm120(*asked, "--json").stdout)
+    largest = 19.8e9
+    assert row["safe_jobs"] % 8 == 0
+    assert 0.7 * row["memory"] < row["safe_jobs"] / 8 * largest <= row["memory"]
+    ran = sm120(*asked)
+    assert ran.stdout.splitlines()[1].split()[-1] == str(row["safe_jobs"])
+
+
 def test_a_machine_that_is_too_small_is_refused_with_the_file() -> None:
     ran = sm120("simulate", "--profile", WHOLE, "--memory", "10GiB")
     assert ran.returncode == 45

@@ -19,6 +19,7 @@ from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
 from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, simulate_machines
 from sm120_wheels.errors import SettingError, UnknownRecipeError, near_misses
 from sm120_wheels.files import human_bytes, human_seconds
+from sm120_wheels.report import columns
 
 #: Assumptions for several builders, from one measured file, sgl-kernel's copy.cu (docs/evidence/caches.md): which part
 #: of nvcc's time stays on the client (preprocessing, fatbinary); what is sent, MB: three texts of 2 MB compressed.
@@ -91,6 +92,8 @@ class SimulatedMachines:
     one_machine_s: float
     peak: int
     files_each: tuple[int, ...]
+    safe_jobs: int
+    """With so many under way no builder can run out of memory, whichever files it is given."""
 
 
 def simulated_machines(
@@ -130,6 +133,7 @@ def simulated_machines(
         one_machine_s=round(alone.makespan, 1),
         peak=outcome.peak,
         files_each=outcome.files_each,
+        safe_jobs=machines * min(cores, memory // max(task.memory for task in predicted)),
     )
 
 
@@ -268,11 +272,9 @@ def _print_machines(rows: list[SimulatedMachines], *, as_json: bool) -> None:
     if as_json:
         console.out.print_json(json.dumps([asdict(row) for row in rows]))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("builders", "cores", "memory", "files", "time", "one builder", "lower bound", "peak on one"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
+    cells = [("builders", "cores", "memory", "files", "time", "one builder", "lower bound", "peak on one", "--jobs")]
+    cells += [
+        (
             str(row.machines),
             str(row.cores),
             human_bytes(row.memory),
@@ -281,8 +283,15 @@ def _print_machines(rows: list[SimulatedMachines], *, as_json: bool) -> None:
             human_seconds(row.one_machine_s),
             human_seconds(row.lower_bound_s),
             human_bytes(row.peak),
+            str(row.safe_jobs),
         )
-    console.out.print(table)
+        for row in rows
+    ]
+    for line in columns(cells):
+        console.out.print(line, markup=False, soft_wrap=True)
+    console.out.print(
+        "With --jobs so large, or smaller, sccache-dist overfills no builder's memory, which it does not know."
+    )
     console.out.print(
         f"Assumed: {rows[0].local_share:.0%} of each compile stays on a client with as many cores as a builder, "
         f"{rows[0].sent_bytes_each / 1e6:g} MB are sent for each file at {rows[0].link_bytes_per_s * 8 / 1e6:g} Mbit/s."
