@@ -118,6 +118,54 @@ def test_a_compiler_behind_other_launchers_is_recognised(roots: tuple[Path, Path
     assert added[-2:] == ["-Xcudafe", "--orig_src_path_name=sub/a.cu.o"]
     assert f'-Xcompiler=-ffile-prefix-map="{roots[0]}/sources"=src' in added
     assert "-objtemp" not in added, "sccache loses the object with it"
+    assert "-Xcompiler=-no-integrated-cpp" in added
+
+
+#: The whole body of a function from a macro of a system header, as in CUDA's crt/host_runtime.h.
+BODY = "#define BODY(p) { volatile static void **ref; ref = (volatile void **)p; }\nstatic void f(void *p) BODY(p)\n"
+
+
+def test_behind_sccache_preprocessed_text_and_source_give_the_same_object(tmp_path: Path) -> None:
+    """A builder of sccache-dist compiles the one, this machine the other."""
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/body.h").write_text(BODY)
+    (tmp_path / "a.cpp").write_text("#include <body.h>\nvoid (*p)(void *) = &f;\n")
+    how = reproducible_build(source_root=tmp_path, build_root=tmp_path, source_date_epoch=0)
+    (tmp_path / "sccache").write_text('#!/bin/sh\nexec "$@"\n')
+    (tmp_path / "sccache").chmod(0o755)
+
+    def objects(*front: str) -> list[bytes]:
+        found = []
+        for source in ("a.cpp", "a.ii"):
+            command = [*front, "g++", "-isystem", "system", "-c", source, "-o", "a.o"]
+            subprocess.run(command, cwd=tmp_path, env={**os.environ, **how.environment}, check=True)
+            found.append((tmp_path / "a.o").read_bytes())
+        return found
+
+    preprocess = ["g++", "-isystem", "system", "-E", "a.cpp", "-o", "a.ii"]
+    subprocess.run(preprocess, cwd=tmp_path, check=True)
+    source, text = objects(*how.launcher, str(tmp_path / "sccache"))
+    assert source == text
+
+
+@pytest.mark.parametrize("compiler", ["nvcc", "g++"])
+def test_an_object_that_cmake_names_after_the_whole_path_of_its_source_has_a_name_without_it(
+    tmp_path: Path, compiler: str
+) -> None:
+    shown = tmp_path / compiler
+    shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    shown.chmod(0o755)
+    for top in ("/home/me/b", "/a longer, one/b"):
+        how = reproducible_build(source_root=Path(top, "src"), build_root=Path(top, "c"), source_date_epoch=0)
+        target = f"x.dir{top.replace(' ', '_')}/src/other/norm.cu.o"
+        command = [*how.launcher, str(shown), "-c", f"{top}/src/other/norm.cu", "-o", target]
+        said = subprocess.run(
+            command, env={**os.environ, **how.environment}, check=True, capture_output=True, text=True
+        ).stdout.splitlines()
+        assert target in said, "the object lies where the build tool wants it"
+        assert "-frandom-seed=x.dir/src/other/norm.cu.o" in said
+        if compiler == "nvcc":
+            assert said[-1] == "--orig_src_path_name=x.dir/src/other/norm.cu.o"
 
 
 @pytest.mark.parametrize("compiler", ["nvcc", "g++"])

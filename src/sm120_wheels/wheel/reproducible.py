@@ -9,13 +9,18 @@ Found with nvcc 13.0.88 and gcc 12.2 by compiling the same file in two folders a
 - Names of what has internal linkage (``_GLOBAL__N__<hash>_…``, ``__nv_static_…``, ``_INTERNAL_<hash>_…``) carry a
   checksum of the source file's resolved absolute path, symbolic links followed. nvcc passes that path to cudafe++ as
   ``--orig_src_path_name``; given a second time through ``-Xcudafe``, the last one counts. We give the object file's
-  path below the build folder: it differs for each translation unit, also where one source is compiled twice.
+  path below the build folder: it differs for each translation unit, also where one source is compiled twice. CMake
+  puts the whole path of a source into that of its object where the source lies outside of the project (sgl-kernel takes
+  two from flashinfer); of such a path we give what is below the sources.
 - The process id, where a file defines nothing with external linkage: ``-frandom-seed`` replaces it. gcc's own
   generated names obey the same option, which nvcc passes on.
 - Temporary files: their names hold nvcc's process id and end up in the object's FILE symbol. With ``-objtemp`` they
   are named after the object file. Not behind sccache: it runs nvcc's steps itself under stable names, and with
   ``-objtemp`` reports success and leaves no object (seen with 0.16.0 and nvcc 13.0). Builds with and without sccache
   differ in that symbol.
+- Where gcc preprocesses: without optimisation, what it compiles in one go and what it compiles from preprocessed text
+  differ by a ``nop`` where a macro holds a whole function body, as CUDA's crt/host_runtime.h has one. Behind sccache a
+  builder gets preprocessed text and this machine the source, so there ``-no-integrated-cpp`` makes both the former.
 - ``__DATE__`` and ``__TIME__``: gcc takes them from SOURCE_DATE_EPOCH.
 - The linker: a build id is a digest of the content (``sha1``), and CMake must not write search paths of the build
   folder and replace them later, which leaves gaps as long as those paths were.
@@ -77,6 +82,7 @@ def reproducible_build(
         environment={
             "SOURCE_DATE_EPOCH": str(source_date_epoch),
             "SM120_STABLE_BUILD_ROOT": str(build_root),
+            "SM120_STABLE_IN_NAMES": str(source_root).replace(" ", "_"),  # as CMake writes it
             "SM120_STABLE_HOST_FLAGS": "\n".join(maps),
             "SM120_STABLE_NVCC_FLAGS": "\n".join(nvcc_maps),
             "SM120_STABLE_NVCC_SEED": seed,

@@ -7,12 +7,12 @@
 #
 # It is a shell script because one stands in front of every compile and must start in about a millisecond. The
 # variables are made by sm120_wheels.wheel.reproducible, which explains each option; the flags are one a line.
-compiler= temporary=-objtemp
+compiler= temporary=-objtemp apart=
 for word in "$@"; do
     case $word in -*) break ;; esac
     case ${word##*/} in
         # sccache runs nvcc's steps itself under stable names, and loses the object where nvcc would use -objtemp
-        sccache) temporary= ;;
+        sccache) temporary= apart=-no-integrated-cpp ;;
         nvcc) compiler=nvcc ;;
         cc | c++ | gcc | g++ | gcc-[0-9]* | g++-[0-9]* | *-gcc | *-g++ | clang | clang++ | clang-[0-9]* | clang++-[0-9]*)
             compiler=host ;;
@@ -34,6 +34,12 @@ if [ -z "$compiler" ] || [ -z "$compiles" ] || [ -z "$object" ]; then
     exec "$@"
 fi
 name=${object#"$SM120_STABLE_BUILD_ROOT"/}
+case $name in
+    # CMake names the object of a source that lies outside of the project after the source's whole path
+    *"$SM120_STABLE_IN_NAMES"/*)
+        name=${name%%"$SM120_STABLE_IN_NAMES"/*}/src/${name#*"$SM120_STABLE_IN_NAMES"/}
+        ;;
+esac
 set -f
 IFS='
 '
@@ -55,8 +61,8 @@ if [ "$compiler" = nvcc ]; then
             fi
         done
     fi
-    exec "$@" $SM120_STABLE_NVCC_FLAGS $temporary -Xcudafe "--orig_src_path_name=$name"
+    exec "$@" $SM120_STABLE_NVCC_FLAGS ${apart:+"-Xcompiler=$apart"} $temporary -Xcudafe "--orig_src_path_name=$name"
 fi
 [ "$seeded" ] || set -- "$@" "-frandom-seed=$name"
 # shellcheck disable=SC2086
-exec "$@" $SM120_STABLE_HOST_FLAGS
+exec "$@" $SM120_STABLE_HOST_FLAGS $apart
