@@ -1,9 +1,11 @@
-"""Fixtures that tests of several packages share: the real CUDA toolkit and one warm package cache."""
+"""Fixtures that tests of several packages share: the real CUDA toolkit, one warm package cache, a small world."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 
 from sm120_wheels.paths import cache_root
 from sm120_wheels.toolchain.cuda import CudaToolkit, ensure_cuda
+from tests.support.demo import torch_stand_in
+from tests.support.world import World
 
 # A run in the background (nohup, a script's job) ignores Ctrl-C, and so would every program that the tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -39,3 +43,31 @@ def no_cuda_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name in os.environ:
             monkeypatch.delenv(name)
     yield
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel called torch."""
+    return torch_stand_in(tmp_path_factory.mktemp("links"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, stand_in: Path, pypi_cuda: CudaToolkit, shared_cache: Path) -> Iterator[World]:
+    """A world whose cache shares the big tools with the user's, and nothing else."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for shared in ("cuda", "uv", "environments"):
+        (shared_cache / shared).mkdir(exist_ok=True)
+        (cache / shared).symlink_to(shared_cache / shared)
+    runtime = tempfile.mkdtemp(prefix="sm120-test-")
+    world = World(
+        root=tmp_path,
+        env={
+            "SM120_RUNTIME_DIR": runtime,
+            "SM120_BROKER_IDLE_S": "1",
+            "PIP_FIND_LINKS": f"{os.environ.get('PIP_FIND_LINKS', '')} {stand_in}".strip(),
+        },
+    )
+    assert pypi_cuda.release == "13.0"
+    yield world
+    shutil.rmtree(runtime, ignore_errors=True)

@@ -6,7 +6,6 @@ downloads are not needed; git, patches, the CUDA toolkit, CMake, ninja and g++ a
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -14,96 +13,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sm120_wheels.toolchain.cuda import CudaToolkit
-from tests.support.demo import DEMO
-from tests.support.world import ROOT, World, finish, git_source, make_patch, recipe_toml, until
+from tests.support.demo import DEMO, TORCH, arguments, prepare
+from tests.support.world import World, finish, make_patch, until
 
 pytestmark = [pytest.mark.cuda, pytest.mark.network]
 
-TORCH = "2.11.99"
 GATE = (
     'if(NOT EXISTS "${CMAKE_BINARY_DIR}/gate.h")\n  execute_process(COMMAND mkfifo "${CMAKE_BINARY_DIR}/gate.h")\n'
     'endif()\ntarget_include_directories(demo PRIVATE "${CMAKE_BINARY_DIR}")\n'
 )
-
-
-@pytest.fixture(scope="session")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel called torch, always of the same bytes."""
-    folder = tmp_path_factory.mktemp("links")
-    info = f"torch-{TORCH}.dist-info"
-    members = {
-        "torch/__init__.py": b"",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {TORCH}\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = ""
-    for name, data in members.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        record += f"{name},sha256={digest},{len(data)}\n"
-    members[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
-    with zipfile.ZipFile(folder / f"torch-{TORCH}-py3-none-any.whl", "w") as bundle:
-        for name, data in members.items():
-            bundle.writestr(zipfile.ZipInfo(name), data)
-    return folder
-
-
-@pytest.fixture
-def world(tmp_path: Path, stand_in: Path, pypi_cuda: CudaToolkit, shared_cache: Path) -> Iterator[World]:
-    """A world whose cache shares the big tools with the user's, and nothing else."""
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    for shared in ("cuda", "uv", "environments"):
-        (shared_cache / shared).mkdir(exist_ok=True)
-        (cache / shared).symlink_to(shared_cache / shared)
-    runtime = tempfile.mkdtemp(prefix="sm120-test-")
-    world = World(
-        root=tmp_path,
-        env={
-            "SM120_RUNTIME_DIR": runtime,
-            "SM120_BROKER_IDLE_S": "1",
-            "PIP_FIND_LINKS": f"{os.environ.get('PIP_FIND_LINKS', '')} {stand_in}".strip(),
-        },
-    )
-    assert pypi_cuda.release == "13.0"
-    yield world
-    shutil.rmtree(runtime, ignore_errors=True)
-
-
-def prepare(world: World, stand_in: Path, files: dict[str, str] | None = None) -> str:
-    """The demo package as upstream, and its recipe. Gives the commit."""
-    commit = world.upstream.commit(world.upstream.work_tree("up", "demo"), {**DEMO, **(files or {})})
-    python = f"3.{sys.version_info.minor}"
-    world.recipe(
-        "demo",
-        recipe_toml(
-            sources=git_source(commit),
-            pairings=f'{{ cuda = "13.0", torch = "{TORCH}", python = ["{python}"] }}',
-            extra='[versions."1.0".defines]\nDEMO_ARCHS = "{archs}"\n'
-            '[versions."1.0".environment]\nDEMO_ENVIRONMENT = "recipe"\n',
-        ),
-    )
-    real = (ROOT / "recipes/locks/torch-2.11.0.txt").read_text()
-    extensions = "typing-extensions==" + real.split("typing-extensions==", 1)[1].split("\n\n")[0]
-    kept = [line for line in extensions.splitlines() if "#" not in line]
-    last = max(n for n, line in enumerate(kept) if "--hash" in line)
-    wheel = stand_in / f"torch-{TORCH}-py3-none-any.whl"
-    lines = [f"torch=={TORCH} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"]
-    (world.locks() / f"torch-{TORCH}.txt").write_text(
-        "\n".join([*lines, kept[0], *(x for x in kept[1 : last + 1] if "--hash" in x)]).rstrip("\\ ") + "\n"
-    )
-    return commit
-
-
-def arguments(world: World, *more: str) -> list[str]:
-    return ["build", "demo", "--mirror", world.upstream.mirror, *more]
 
 
 def test_a_recipe_becomes_a_wheel_that_installs_and_a_second_run_has_nothing_to_do(

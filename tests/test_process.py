@@ -70,6 +70,15 @@ def test_a_file_of_another_machine_is_told(tmp_path: Path) -> None:
         run([program])
 
 
+def test_secrets_of_a_shared_cache_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SM120_SHARED_CACHE", "redis://there")
+    monkeypatch.setenv("SM120_SHARED_CACHE_PASSWORD", "hunter2")
+    show = [sys.executable, "-c", "import os; print(os.environ)"]
+    for said in (run(show).output, run(show, env=dict(os.environ)).output):
+        assert "redis://there" in said
+        assert "hunter2" not in said
+
+
 def test_the_environment_is_replaced_and_not_added_to() -> None:
     assert (
         run([sys.executable, "-c", "import os; print(os.environ.get('HOME'), os.environ['A'])"], env={"A": "b"}).output

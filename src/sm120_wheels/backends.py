@@ -195,6 +195,8 @@ def _places(plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Pro
     sources = work.sources / pins.main if plan.backend == "flashinfer-aot" else work.sources
     version = provisioned.environment.version.rpartition(".")[0]
     python_headers = provisioned.environment.python.resolve().parent.parent / "include" / f"python{version}"
+    lean = headers.folder(plan.lean_headers) if plan.lean_headers else None
+    numa = provisioned.numa
     return Places(
         build_root=work.compile,
         roots={
@@ -202,8 +204,11 @@ def _places(plan: Plan, pins: PackageVersion, work: WorkFolder, provisioned: Pro
             provisioned.cuda.root: "cuda",
             provisioned.environment.root: "environment",
             **({python_headers: "python"} if python_headers.is_dir() else {}),
+            **({lean: "headers"} if lean else {}),
+            # the system's lies where every machine has it
+            **({numa.include_dir: "numa"} if numa and numa.origin == "unpacked" else {}),
         },
-        header_folders=(sources,),
+        header_folders=(sources, *((lean,) if lean else ())),
         cuda_root=provisioned.cuda.root,
         host_compiler=provisioned.cuda.host_compiler.path,
     )

@@ -20,6 +20,8 @@ from sm120_wheels.errors import CommandError, ToolMissingError
 
 _TAIL_LINES = 60
 _TERM_GRACE_S = 5.0
+#: Variables that hold our own secrets (see compile/cache/shared.py): no program that we start has a use for them.
+_OUR_SECRETS = "SM120_SHARED_CACHE_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,10 @@ def run(
 ) -> Finished:
     """Run a program to its end and return what it said.
 
-    ``env`` replaces the whole environment. With ``log``, every line is appended there and ``output`` keeps only the
-    last 60. ``on_line`` sees each line without its newline. Raises :class:`ToolMissingError` where the program does
-    not exist and, with ``check``, :class:`CommandError` where it fails. On any exception (Ctrl-C too) the whole
-    process group is ended before it goes on.
+    ``env`` replaces the whole environment; the secrets of a shared cache are never handed on. With ``log``, every line
+    is appended there and ``output`` keeps only the last 60. ``on_line`` sees each line without its newline. Raises
+    :class:`ToolMissingError` where the program does not exist and, with ``check``, :class:`CommandError` where it
+    fails. On any exception (Ctrl-C too) the whole process group is ended before it goes on.
     """
     arguments = tuple(str(a) for a in argv)
     if log is not None:
@@ -108,7 +110,7 @@ def _started(
         process = subprocess.Popen(
             argv,
             cwd=cwd,
-            env=None if env is None else dict(env),
+            env={k: v for k, v in (os.environ if env is None else env).items() if not k.startswith(_OUR_SECRETS)},
             stdin=subprocess.PIPE if with_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

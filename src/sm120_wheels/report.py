@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.console import out
 from sm120_wheels.files import human_bytes, human_seconds
 from sm120_wheels.plan import Plan
@@ -65,6 +66,10 @@ def print_build(result: BuildResult) -> None:
         out.print(f"up to date: {plan.identifier} was built before, nothing to do")
     else:
         out.print(_times(result.stages), markup=False)
+        cache = result.stages.get("compile", {}).get("output", {}).get("scheduler", {}).get("cache")
+        if cache and cache["tool"] != "none":
+            for line in CacheReport.from_json(cache).lines():
+                out.print(line, markup=False)
     for wheel in result.wheels:
         out.print(_shown(Path(wheel["path"])), markup=False, style="bold")
         out.print(f"  {human_bytes(wheel['size'])}, sha256 {wheel['sha256']}", markup=False)
@@ -91,9 +96,6 @@ def _times(stages: dict[str, dict[str, Any]]) -> str:
     text = f"built in {human_seconds(sum(record['seconds'] for record in stages.values()))}: {', '.join(parts)}"
     compiled = stages.get("compile", {}).get("output", {})
     if compiled:
-        cache = compiled["scheduler"].get("cache") or {}
-        if cache.get("hit_rate") is not None:
-            text += f"; {cache['hits']} of {cache['hits'] + cache['misses']} compiles came from {cache['tool']}"
         peak = compiled["scheduler"]["peak_used"]
         text += f"; compiling took {human_seconds(compiled['cpu_seconds'])} of CPU and at most {human_bytes(peak)}"
         if alone := compiled["scheduler"]["without_broker"]:

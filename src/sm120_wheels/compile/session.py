@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sm120_wheels.compile import budget as budgets
+from sm120_wheels.compile.cache.shared import without_secrets
 from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.compile.launcher import launcher as make_launcher
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile, store_path
@@ -122,7 +123,7 @@ def compile_session(
         budget=limits,
         profile=known,
     )
-    _start_broker(session.launcher, {**os.environ, **session.environment}, meeting)
+    _start_broker(session.launcher, {**without_secrets(os.environ), **session.environment}, meeting)
     ended = threading.Event()
     watcher = threading.Thread(
         target=watch,

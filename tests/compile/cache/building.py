@@ -1,13 +1,11 @@
-"""What the tests of compiler caches share: one project on several machines, and real servers."""
+"""What the tests of compiler caches share: one project on several machines."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.compile.session import compile_session
 from sm120_wheels.compile.summary import CompileSummary
 from sm120_wheels.wheel.reproducible import reproducible_build
-from tests.compile.building import until
 
 EPOCH = 1_700_000_000
 
@@ -40,6 +37,7 @@ class Tree:
 
     top: Path
     cuda: Path | None = None
+    environment: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     epoch: int = EPOCH
 
@@ -63,11 +61,14 @@ class Tree:
         options: tuple[str, ...] = (),
         prefix: tuple[str, ...] = (),
         nvcc: Path | None = None,
+        outside: bool = False,
     ) -> Built:
-        """Compile as ninja does: in the build folder, sources by absolute path."""
+        """Compile as ninja does: in the build folder, sources by absolute path. ``outside``: objects are named as CMake
+        names those of sources that lie outside of its project."""
         objects = self.top / "objects"
         objects.mkdir(parents=True, exist_ok=True)
-        others = {self.cuda: "cuda"} if self.cuda else {}
+        named = {"cuda": self.cuda, "environment": self.environment}
+        others = {folder: name for name, folder in named.items() if folder}
         stable = reproducible_build(
             source_root=self.sources, build_root=objects, source_date_epoch=self.epoch, others=others
         )
@@ -95,9 +96,11 @@ class Tree:
             for name in names:
                 compiler = str(nvcc or (self.cuda and self.cuda / "bin" / "nvcc")) if name.endswith(".cu") else "g++"
                 command = [*prefix, *stable.launcher, *session.launcher, compiler, f"-I{self.sources}", *options]
-                command += ["-MD", "-MT", f"{name}.o", "-MF", f"{name}.d", "-c", str(self.sources / name)]
+                target = f"x.dir{str(self.sources).replace(' ', '_')}/{name}" if outside else name
+                (objects / target).parent.mkdir(parents=True, exist_ok=True)
+                command += ["-MD", "-MT", f"{target}.o", "-MF", f"{target}.d", "-c", str(self.sources / name)]
                 subprocess.run(
-                    [*command, "-o", f"{name}.o"],
+                    [*command, "-o", f"{target}.o"],
                     cwd=objects,
                     env={
                         "PATH": os.environ["PATH"],
@@ -107,6 +110,8 @@ class Tree:
                     },
                     check=True,
                 )
+                if outside:
+                    (objects / f"{target}.o").rename(objects / f"{name}.o")
         assert session.cache is not None
         return Built(
             objects={name: (objects / f"{name}.o").read_bytes() for name in names},
@@ -114,34 +119,3 @@ class Tree:
             summary=session.summary,
             said=said,
         )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def redis_server(folder: Path, *options: str) -> Iterator[int]:
-    """A real server on loopback; gives its port."""
-    port = free_port()
-    folder.mkdir(exist_ok=True)
-    server = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *options],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: _answers(port), what="redis answers")
-        yield port
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False

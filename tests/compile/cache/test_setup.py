@@ -38,6 +38,17 @@ def test_a_hit_in_another_folder_has_the_same_bytes_and_asks_for_no_memory(runti
     assert cold.summary.units[0].source == str(first.sources / "a.cpp"), "named as it lies, not by a link"
 
 
+def test_an_object_named_after_the_whole_path_of_its_source_hits_in_another_folder(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    files = {"a__cpp": f"namespace {{ struct At {{ At(); }} at; At::At() {{}} }}\n{HOST}", "shared__h": SHARED}
+    cold, warm = (
+        Tree(top=tmp_path / name).write(**files).build("a.cpp", outside=True) for name in ("one", "another, and longer")
+    )
+    assert (cold.cache.misses, warm.cache.hits) == (1, 1)
+    assert cold.objects == warm.objects
+
+
 def test_a_changed_header_compiles_only_what_reads_it(runtime: Runtime, tmp_path: Path) -> None:
     files = {"a__cpp": HOST, "b__cpp": "int b() { return 1; }\n", "shared__h": SHARED}
     Tree(top=tmp_path / "one").write(**files).build("a.cpp", "b.cpp")
@@ -94,6 +105,32 @@ def test_another_compiler_is_another_key(runtime: Runtime, tmp_path: Path, monke
     assert counts == [0, 0, 1]
 
 
+def test_another_cuda_is_another_key_and_the_same_one_elsewhere_is_not(runtime: Runtime, tmp_path: Path) -> None:
+    """A part of nvcc changes; nvcc itself, which is what caches look at, does not."""
+    hits: list[int] = []
+    for folder, cicc in (("a", "13.0"), ("b, elsewhere", "13.0"), ("a", "13.1"), ("a", "13.0")):
+        cuda = tmp_path / folder
+        for name, text in {"bin/nvcc": "", "bin/ptxas": "", "nvvm/bin/cicc": cicc}.items():
+            (cuda / name).parent.mkdir(parents=True, exist_ok=True)
+            (cuda / name).write_text(text)
+        tree = Tree(top=tmp_path / f"t{len(hits)}", cuda=cuda).write(a__cpp=HOST, shared__h=SHARED)
+        hits.append(tree.build("a.cpp").cache.hits)
+    assert hits == [0, 1, 0, 1]
+
+
+def test_another_torch_compiles_what_reads_the_headers_that_changed(runtime: Runtime, tmp_path: Path) -> None:
+    files = {"a__cpp": "#include <torch/all.h>\nint v = TORCH;\n", "b__cpp": "int b() { return 1; }\n"}
+    counts: list[tuple[int, list[str]]] = []
+    for folder, torch in (("one", "211"), ("two, far", "211"), ("one", "212")):
+        header = tmp_path / folder / "include/torch/all.h"
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(f"#define TORCH {torch}\n")
+        tree = Tree(top=tmp_path / f"t{len(counts)}", environment=tmp_path / folder).write(**files)
+        built = tree.build("a.cpp", "b.cpp", options=("-isystem", str(tmp_path / folder / "include")))
+        counts.append((built.cache.hits, [Path(unit.source).name for unit in built.summary.units]))
+    assert counts == [(0, ["a.cpp", "b.cpp"]), (2, []), (1, ["a.cpp"])]
+
+
 def test_a_compile_that_fails_fails_with_the_compilers_words(
     runtime: Runtime, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,18 +143,24 @@ def test_a_compile_that_fails_fails_with_the_compilers_words(
     assert NAMES_DEFINE not in said
 
 
+def _entries(tmp_path: Path) -> list[Path]:
+    return sorted(p for p in (tmp_path / "cache/ccache/objects").rglob("*") if p.is_file() and p.name[-1] in "RM")
+
+
 def test_a_damaged_entry_is_compiled_again(runtime: Runtime, tmp_path: Path) -> None:
     tree = Tree(top=tmp_path / "one").write(a__cpp=HOST, shared__h=SHARED)
     good = tree.build("a.cpp")
-    entries = [p for p in (tmp_path / "cache/ccache/objects").rglob("*") if p.is_file() and p.name[-1] in "RM"]
+    entries = _entries(tmp_path)
     assert len(entries) == 2, "the list of headers and the object"
     for entry in entries:
-        flipped = bytearray(entry.read_bytes())
-        flipped[len(flipped) * 2 // 3] ^= 0x40
-        entry.write_bytes(flipped)
-        assert tree.build("a.cpp").objects == good.objects, f"{entry.name}, one bit turned"
-        entry.write_bytes(entry.read_bytes()[:-9])
-        assert tree.build("a.cpp").objects == good.objects, f"{entry.name}, cut off"
+        whole = entry.read_bytes()
+        place = len(whole) * 2 // 3
+        turned = whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :]
+        for damage in (turned, whole[:-9], b"", bytes(len(whole))):
+            entry.write_bytes(damage)
+            assert tree.build("a.cpp").objects == good.objects, entry.name
+        entry.write_bytes(whole)
+        assert tree.build("a.cpp").cache.hits == 1
 
 
 def test_a_cache_that_cannot_be_written_stops_no_compile(runtime: Runtime, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ process.
 Configure and compile have no network (``isolation.py``), but a Unix socket by path reaches through. So one thread here
 answers, and only here are the store's address, its credentials and its time limits. What the build sees is a socket.
 
-A store that fails once is not asked again in this build: every lookup is then a miss at once. Entries are stored in the
-background, so a compile never waits for a write. Each carries a digest, or a signature where there is a key; one that
-does not match is a miss.
+A store that fails twice with no success in between is not asked again in this build: every lookup is then a miss at
+once. Entries are stored in the background, so a compile never waits for a write. Each carries a digest, or a signature
+where there is a key; one that does not match is a miss.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _MOST_WAITING = 512 * 2**20
 #: How long the end of a build waits for entries that are still to be stored, seconds.
 _FLUSH_S = 30.0
 _WRITERS = 4
+#: Failures without a success in between after which a store is lost. One is an accident.
+_STRIKES = 2
 
 
 def seal(key: str, data: bytes, secret: bytes | None) -> bytes:
@@ -67,6 +69,7 @@ class Gateway:
         self._report = SharedReport(where=shared.address, state="used")
         self._lock = threading.Lock()
         self._waiting = 0
+        self._strikes = 0
         self._closed = False
         self._queue: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
         self._writers = [threading.Thread(target=self._write, daemon=True) for _ in range(_WRITERS)]
@@ -84,10 +87,11 @@ class Gateway:
         try:
             sealed = self._store.get(key)
         except StoreError as exc:
-            self._give_up(str(exc))
+            self._failed(str(exc))
             return None
         data = None if sealed is None else unseal(key, sealed, self._credentials.signing)
         with self._lock:
+            self._strikes = 0
             now = self._report
             if data is not None:
                 self._report = replace(now, hits=now.hits + 1, bytes_read=now.bytes_read + len(data))
@@ -129,8 +133,9 @@ class Gateway:
                     self._store.put(key, seal(key, data, self._credentials.signing))
                     stored = True
                 except StoreError as exc:
-                    self._give_up(str(exc))
+                    self._failed(str(exc))
             with self._lock:
+                self._strikes = 0 if stored else self._strikes
                 self._waiting -= len(data)
                 now = self._report
                 self._report = replace(
@@ -140,9 +145,10 @@ class Gateway:
                     bytes_written=now.bytes_written + (len(data) if stored else 0),
                 )
 
-    def _give_up(self, why: str) -> None:
+    def _failed(self, why: str) -> None:
         with self._lock:
-            if self._report.state != "used":
+            self._strikes += 1
+            if self._strikes < _STRIKES or self._report.state != "used":
                 return
             self._report = replace(self._report, state="lost", why=why)
         self._lost(why)

@@ -106,6 +106,11 @@ def credentials(environ: Mapping[str, str]) -> Credentials:
     )
 
 
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """For a program that lives on: it has no use for a shared cache, and other builds meet it."""
+    return {name: value for name, value in environ.items() if not name.startswith((_PREFIX, "AWS_"))}
+
+
 def _secret(name: str, environ: Mapping[str, str]) -> str | None:
     if value := environ.get(f"{_PREFIX}{name}"):
         return value

@@ -6,7 +6,7 @@ Pure code, and the reader of ccache's statistics log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,11 @@ class CacheReport:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"hit_rate": None if self.hit_rate is None else round(self.hit_rate, 4)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CacheReport:
+        known = {name: field for name, field in value.items() if name != "hit_rate"}
+        return cls(**known | {"shared": SharedReport(**known["shared"]) if known["shared"] else None})
 
     def lines(self) -> list[str]:
         """For a person."""

@@ -1,16 +1,16 @@
 """Shared stores: get and put bytes under a key, in Redis, over HTTP or in object storage.
 
-A store that does not answer raises ``StoreError`` after a fraction of a second. Retrying, counting and giving up are
-the gateway's.
+A store that does not answer raises ``StoreError`` after a fraction of a second. Counting and giving up are the
+gateway's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
@@ -19,11 +19,11 @@ import requests
 from sm120_wheels.compile.cache.shared import Credentials, SharedCache
 from sm120_wheels.errors import ToolMissingError
 
-#: Seconds. Two of them in a row stay below one second, which is what an unreachable cache may cost.
+#: Seconds. Two of them in a row make one second at most, which is what an unreachable cache may cost.
 CONNECT_S = 0.4
 ANSWER_S = 0.5
-#: For the body of an entry that has begun to come.
-BODY_S = 10.0
+#: Bytes that the other side has to take in that time; an entry is sent in such pieces.
+_PIECE = 64 * 1024
 _LARGEST = 512 * 2**20
 
 
@@ -84,18 +84,26 @@ class RedisStore:
             connection.close()
 
     def _ask(self, *words: bytes) -> object:
+        with self._lock:
+            kept = self._idle.pop() if self._idle else None
         try:
-            with self._lock:
-                pair = self._idle.pop() if self._idle else None
-            connection, stream = pair or self._connect()
-            try:
-                answer = _say(connection, stream, *words)
-            except BaseException:
-                stream.close()
-                connection.close()
-                raise
+            if kept is not None:
+                try:
+                    return self._say(*kept, *words)
+                except ConnectionError:
+                    pass  # servers close what was not used for a while, and a compile takes that long
+            return self._say(*self._connect(), *words)
         except OSError as exc:
             raise StoreError(_reason(exc)) from exc
+
+    def _say(self, connection: socket.socket, stream: BinaryIO, *words: bytes) -> object:
+        """Keeps the connection for later where it answered."""
+        try:
+            answer = _say(connection, stream, *words)
+        except BaseException:
+            stream.close()
+            connection.close()
+            raise
         with self._lock:
             self._idle.append((connection, stream))
         return answer
@@ -125,9 +133,10 @@ class RedisStore:
 
 def _say(connection: socket.socket, stream: BinaryIO, *words: bytes) -> object:
     request = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-    connection.settimeout(BODY_S if len(request) > 1 << 16 else ANSWER_S)
-    connection.sendall(request)
-    connection.settimeout(ANSWER_S)
+    rest = memoryview(request)
+    while rest:
+        connection.sendall(rest[:_PIECE])
+        rest = rest[_PIECE:]
     return read_reply(stream)
 
 
@@ -189,7 +198,11 @@ class HttpStore:
     def _send(self, method: str, key: str, data: bytes | None = None) -> requests.Response:
         try:
             return self._session.request(
-                method, f"{self._base}/{key}", data=data, timeout=(CONNECT_S, ANSWER_S), allow_redirects=False
+                method,
+                f"{self._base}/{key}",
+                data=None if data is None else io.BytesIO(data),  # sent in pieces, each with its time limit
+                timeout=(CONNECT_S, ANSWER_S),
+                allow_redirects=False,
             )
         except requests.RequestException as exc:
             raise StoreError(_reason(exc)) from exc
@@ -221,19 +234,15 @@ class S3Store:
             connect_timeout=CONNECT_S, read_timeout=ANSWER_S, retries={"total_max_attempts": 1}, max_pool_connections=64
         )
 
-        def new() -> Any:
-            return boto3.client("s3", endpoint_url=shared.endpoint, region_name=shared.region, config=config)
-
-        self._new: Callable[[], Any] = new
-        self._made: Any = None
-        self._lock = threading.Lock()
+        # reads its own files for up to a second, but connects to nothing
+        self._client: Any = boto3.client("s3", endpoint_url=shared.endpoint, region_name=shared.region, config=config)
 
     def probe(self) -> None:
         self.get("sm120-probe")
 
     def get(self, key: str) -> bytes | None:
         try:
-            answer = self._client().get_object(Bucket=self._bucket, Key=self._prefix + key)
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
             return bytes(answer["Body"].read())
         except self._errors as exc:
             if self._code(exc) in ("NoSuchKey", "404"):
@@ -242,20 +251,12 @@ class S3Store:
 
     def put(self, key: str, data: bytes) -> None:
         try:
-            self._client().put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
+            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=io.BytesIO(data))
         except self._errors as exc:
             raise StoreError(self._say(exc)) from exc
 
     def close(self) -> None:
-        with self._lock:
-            if self._made is not None:
-                self._made.close()
-
-    def _client(self) -> Any:
-        with self._lock:
-            if self._made is None:
-                self._made = self._new()
-            return self._made
+        self._client.close()
 
     def _code(self, exc: Exception) -> str:
         return str(exc.response["Error"]["Code"]) if isinstance(exc, self._client_error) else ""
