@@ -31,6 +31,7 @@ from pathlib import Path
 
 import click
 
+from sm120_wheels import headers
 from sm120_wheels.compile.cache import shared
 from sm120_wheels.compile.cache.ccache import Places
 from sm120_wheels.compile.cache.choice import Choice
@@ -51,13 +52,25 @@ class Machine:
     work: Path
     cuda: Path
     environment: Path
+    lean: Path
+    """Our lean headers for torch, as an installed sm120-wheels has them."""
+
+    def toolchain(self) -> dict[Path, str]:
+        return {self.cuda: "cuda", self.environment: "environment", self.lean: "headers"}
+
+    def target(self, named: str, origin: Machine) -> str:
+        """CMake names the objects of sources outside of its project after their whole path."""
+        return named.replace(original_work(origin), str(self.work))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Seconds; ``objects``: target → sha256."""
+    """Seconds; ``objects``: target, as the origin names it → sha256."""
 
     wall_s: float
+    """Of ninja."""
+    whole_s: float
+    """With the cache's and the scheduler's setup, and until all is stored."""
     hits: int
     remote_hits: int
     misses: int
@@ -69,7 +82,7 @@ class Run:
 
 def copied(machine: Machine, origin: Machine) -> Machine:
     """Sources copied, the toolchain linked file by file where its path differs, the ninja files rewritten."""
-    for ours, theirs in ((machine.cuda, origin.cuda), (machine.environment, origin.environment)):
+    for ours, theirs in zip(machine.toolchain(), origin.toolchain(), strict=True):
         if ours != theirs:
             ours.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["cp", "-al", f"{theirs}/.", str(ours)], check=True)
@@ -92,30 +105,41 @@ def copied(machine: Machine, origin: Machine) -> Machine:
 
 def original_work(origin: Machine) -> str:
     """The path that the folder had when it was configured."""
-    match = re.search(r"^# Install script|cmake_ninja_workdir = (\S+)/compile/", read(origin), re.MULTILINE)
-    return match.group(1) if match and match.group(1) else str(origin.work)
+    match = re.search(r"^cmake_ninja_workdir = (\S+)/compile/", read(origin), re.MULTILINE)
+    return match.group(1) if match else str(origin.work)
 
 
 def read(machine: Machine) -> str:
     return (machine.work / "compile" / "build.ninja").read_text()
 
 
-def compile_once(machine: Machine, targets: tuple[str, ...], choice: Choice, address: str) -> Run:
+def compile_once(
+    machine: Machine,
+    targets: tuple[str, ...],
+    choice: Choice,
+    address: str,
+    *,
+    origin: Machine,
+    jobs: int | None = None,
+) -> Run:
     build = machine.work / "compile"
+    names = {target: machine.target(target, origin) for target in targets}
     stable = reproducible_build(
         source_root=machine.work / "src",
         build_root=build,
         source_date_epoch=1_700_000_000,
-        others={machine.cuda: "cuda", machine.environment: "environment"},
+        others=machine.toolchain(),
+        before_includes=(machine.lean,),
     )
     places = Places(
         build_root=build,
-        roots={machine.work / "src": "src", machine.cuda: "cuda", machine.environment: "environment"},
-        header_folders=(machine.work / "src",),
+        roots={machine.work / "src": "src", **machine.toolchain()},
+        header_folders=(machine.work / "src", machine.lean),
         cuda_root=machine.cuda,
         host_compiler=Path("/usr/bin/g++"),
     )
     said: list[str] = []
+    start = time.monotonic()
     with ExitStack() as stack:
         session = stack.enter_context(compile_session(package="bench", work_dir=machine.work / "scheduler"))
         stack.enter_context(
@@ -126,6 +150,7 @@ def compile_once(machine: Machine, targets: tuple[str, ...], choice: Choice, add
                 shared_cache=shared.parse(address, "the benchmark"),
                 work_dir=machine.work / "scheduler",
                 tell=said.append,
+                jobs=jobs,
             )
         )
         launcher = shlex.join([*stable.launcher, *session.launcher]) + " "
@@ -133,27 +158,33 @@ def compile_once(machine: Machine, targets: tuple[str, ...], choice: Choice, add
         began = time.monotonic()
         environment = {**os.environ, **session.environment, **stable.environment}
         command = [*no_network_prefix(), "ninja", "-C", str(build), "-f", "bench.ninja", f"-j{session.ninja_jobs}"]
-        ran = subprocess.run([*command, *targets], env=environment, capture_output=True, text=True, check=False)
+        ran = subprocess.run([*command, *names.values()], env=environment, capture_output=True, text=True, check=False)
         wall = time.monotonic() - began
         if ran.returncode != 0:
             raise click.ClickException(f"{ran.stdout[-3000:]}\n{ran.stderr[-1000:]}")
+    whole = time.monotonic() - start
     summary, cache = session.summary, session.cache
     assert cache is not None
     return Run(
         wall_s=round(wall, 2),
+        whole_s=round(whole, 2),
         hits=cache.hits,
         remote_hits=cache.remote_hits,
         misses=cache.misses,
         compiled=len(summary.units),
         cpu_s=round(sum(unit.cpu_seconds for unit in summary.units), 1),
-        objects={t: hashlib.sha256((build / t).read_bytes()).hexdigest() for t in targets},
+        objects={t: hashlib.sha256((build / name).read_bytes()).hexdigest() for t, name in names.items()},
         lines=[*cache.lines(), *said],
     )
 
 
-def elsewhere(machine: Machine, targets: tuple[str, ...], address: str, private: Path) -> Run:
+def elsewhere(machine: Machine, targets: tuple[str, ...], address: str, private: Path, *, origin: Machine) -> Run:
     """In the network namespace, with caches of its own."""
-    asked = {"machine": {k: str(v) for k, v in asdict(machine).items()}, "targets": targets, "address": address}
+    asked = {
+        **{name: {k: str(v) for k, v in asdict(m).items()} for name, m in (("machine", machine), ("origin", origin))},
+        "targets": targets,
+        "address": address,
+    }
     ran = subprocess.run(
         ["ip", "netns", "exec", _SPACE, sys.executable, __file__, "--child", json.dumps(asked)],
         env={**os.environ, "SM120_CACHE_DIR": str(private / "cache"), "SM120_RUNTIME_DIR": str(private / "run")},
@@ -165,8 +196,9 @@ def elsewhere(machine: Machine, targets: tuple[str, ...], address: str, private:
 
 def child(asked: str) -> None:
     values = json.loads(asked)
-    machine = Machine(**{name: Path(path) for name, path in values["machine"].items()})
-    print(json.dumps(asdict(compile_once(machine, tuple(values["targets"]), "ccache", values["address"]))))
+    machine, origin = (Machine(**{k: Path(v) for k, v in values[name].items()}) for name in ("machine", "origin"))
+    run = compile_once(machine, tuple(values["targets"]), "ccache", values["address"], origin=origin)
+    print(json.dumps(asdict(run)))
 
 
 def network(stack: ExitStack) -> None:
@@ -213,6 +245,20 @@ def redis(stack: ExitStack, folder: Path) -> str:
     return f"redis://{_OUTSIDE}:{port}"
 
 
+def found_in(work: Path) -> Machine:
+    text = (work / "compile" / "build.ninja").read_text() + (work / "compile/CMakeFiles/rules.ninja").read_text()
+    cuda = re.search(r"(/[^\s}$]+)/bin/nvcc ", text)
+    environment = re.search(r"(/[^\s=}]+)/lib/python[\d.]+/site-packages/torch/include", text)
+    if cuda is None or environment is None:
+        raise click.UsageError(f"{work} holds no configured build with nvcc and torch")
+    return Machine(
+        work=work.resolve(),
+        cuda=Path(cuda.group(1)),
+        environment=Path(environment.group(1)),
+        lean=headers.folder("torch"),
+    )
+
+
 @click.command()
 @click.argument("work", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
 @click.option("--target", "targets", multiple=True, help="An object of the build. Repeatable.")
@@ -224,42 +270,39 @@ def main(work: Path | None, targets: tuple[str, ...], file: Path | None, asked: 
         return
     if work is None or not targets:
         raise click.UsageError("name a work folder and at least one --target")
-    text = (work / "compile" / "build.ninja").read_text() + (work / "compile/CMakeFiles/rules.ninja").read_text()
-    cuda = re.search(r"(/[^\s}$]+)/bin/nvcc ", text)
-    environment = re.search(r"(/[^\s=}]+)/lib/python[\d.]+/site-packages/torch/include", text)
-    if cuda is None or environment is None:
-        raise click.UsageError(f"{work} holds no configured build with nvcc and torch")
-    origin = Machine(work=work.resolve(), cuda=Path(cuda.group(1)), environment=Path(environment.group(1)))
+    origin = found_in(work)
     with ExitStack() as stack:
         top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-bench-")))
         os.environ |= {"SM120_CACHE_DIR": str(top / "cache"), "SM120_RUNTIME_DIR": str(top / "run")}
         network(stack)
         address = redis(stack, top / "redis")
-        there = {"cuda": origin.cuda, "environment": origin.environment}
+        there = {"cuda": origin.cuda, "environment": origin.environment, "lean": origin.lean}
         first = copied(Machine(work=top / "first/build", **there), origin)
         second = copied(Machine(work=top / "another-and-longer/folder/b", **there), origin)
+        opt = top / "m3/opt"
         third = copied(
-            Machine(work=top / "m3/w", cuda=top / "m3/opt/cuda", environment=top / "m3/opt/environment"), origin
+            Machine(work=top / "m3/w", cuda=opt / "cuda", environment=opt / "environment", lean=opt / "headers"), origin
         )
         runs: dict[str, Run] = {}
         wanted: dict[str, Callable[[], Run]] = {
-            "no cache": lambda: compile_once(first, targets, "off", ""),
-            "cold": lambda: compile_once(second, targets, "ccache", address),
+            "no cache": lambda: compile_once(first, targets, "off", "", origin=origin),
+            "cold": lambda: compile_once(second, targets, "ccache", address, origin=origin),
             "warm, local, another folder": lambda: compile_once(
-                copied(Machine(work=top / "fourth", **there), origin), targets, "ccache", ""
+                copied(Machine(work=top / "fourth", **there), origin), targets, "ccache", "", origin=origin
             ),
-            "warm, Redis, another machine": lambda: elsewhere(third, targets, address, top / "m3"),
+            "warm, Redis, another machine": lambda: elsewhere(third, targets, address, top / "m3", origin=origin),
         }
         for name, run in wanted.items():
             runs[name] = run()
             print(f"{name}: {runs[name].wall_s} s; {'; '.join(runs[name].lines)}", file=sys.stderr, flush=True)
             if file is not None:
                 file.write_text(json.dumps({k: asdict(v) for k, v in runs.items()}, indent=2) + "\n")
-    print("| run | wall | hits | misses | compiled | same bytes as without a cache |\n|---|--:|--:|--:|--:|---|")
+    print("| run | wall | with setup | hits | misses | compiled | same bytes as without a cache |")
+    print("|---|--:|--:|--:|--:|--:|---|")
     for name, done in runs.items():
         same = sum(done.objects[t] == runs["no cache"].objects[t] for t in targets)
         counts = f"{done.hits} | {done.misses} | {done.compiled}"
-        print(f"| {name} | {done.wall_s:.1f} s | {counts} | {same} of {len(targets)} |")
+        print(f"| {name} | {done.wall_s:.1f} s | {done.whole_s:.1f} s | {counts} | {same} of {len(targets)} |")
     warm = max(done.wall_s for name, done in runs.items() if name.startswith("warm"))
     print(f"caches: {warm / runs['cold'].wall_s:.4f}")
 
