@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sm120_wheels.console import note
 from sm120_wheels.plan import Plan
 from sm120_wheels.toolchain.cuda import CudaToolkit, ensure_cuda
 from sm120_wheels.toolchain.given import given_environment
 from sm120_wheels.toolchain.locks import LockRequest, lock_path
 from sm120_wheels.toolchain.numa import Numa, ensure_numa
 from sm120_wheels.toolchain.pyenv import PythonEnvironment, ensure_environment
+from sm120_wheels.toolchain.uv import note_downloads
 
 #: What torch's wheel needs to be compiled against, but not imported.
 _TORCH_HEADERS_ONLY = ("torch", "typing-extensions")
@@ -42,12 +42,6 @@ class Provisioned:
         }
 
 
-def _note_downloads(line: str) -> None:
-    """Of what uv says, the lines that tell why one waits."""
-    if line.lstrip().startswith(("Downloading", "Prepared", "Building")):
-        note(line.strip())
-
-
 def provision(
     plan: Plan,
     *,
@@ -70,7 +64,7 @@ def provision(
         cuda_home=cuda_home,
         need=tuple(cuda_needs),
         host_compiler=host_compiler,
-        on_line=_note_downloads,
+        on_line=note_downloads,
     )
     if environment is not None:
         needs = () if torch_runtime else ("build", "cmake", "ninja", "scikit-build-core")
@@ -83,7 +77,7 @@ def provision(
             cache_root=cache_root,
             offline=offline,
             need_headers=True,
-            on_line=_note_downloads,
+            on_line=note_downloads,
         )
     numa = ensure_numa(cache_root=cache_root, offline=offline, allow_install=True) if plan.numa else None
     return Provisioned(cuda=cuda, environment=python, numa=numa)

@@ -83,7 +83,7 @@ class TestFromTheIndex:
         assert not [p for p in texts if str(pypi_cuda.root.parent) in p.read_text(encoding="utf-8")]
 
     def test_the_driver_stub_is_the_drivers_soname_and_has_its_functions(self, pypi_cuda: CudaToolkit) -> None:
-        stub = pypi_cuda.stubs_dir / "libcuda.so"
+        stub = pypi_cuda.lib_dir / "stubs" / "libcuda.so"
         dynamic = subprocess.run(["readelf", "-d", stub], capture_output=True, text=True, check=True).stdout
         assert "Library soname: [libcuda.so.1]" in dynamic
         symbols = subprocess.run(["nm", "-D", stub], capture_output=True, text=True, check=True).stdout

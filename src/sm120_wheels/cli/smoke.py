@@ -22,6 +22,7 @@ from sm120_wheels.prove.smoke.progress import Progress
 from sm120_wheels.prove.smoke.report import Report, Subject, judge, record, to_terminal
 from sm120_wheels.prove.smoke.run import Request, Tested, examine, refusal, smoke
 from sm120_wheels.prove.smoke.sanitizer import TOOLS
+from sm120_wheels.toolchain.uv import note_downloads
 
 #: Seconds.
 _DEADLINES = (0.1, 86_400.0)
@@ -188,7 +189,7 @@ def _consumer(from_index: tuple[str, str], python: str, folder: Path, over: Path
         folder=folder,
         cache_root=paths.cache_root(),
         over=over,
-        on_line=_note_downloads,
+        on_line=note_downloads,
     )
 
 
@@ -201,12 +202,6 @@ def _from_index(consumer: Consumer, gpus: Sequence[Gpu]) -> Tested:
         sha256=wheel.sha256 if wheel is not None else "",
         wheel=wheel.filename if wheel is not None else "",
     )
-
-
-def _note_downloads(line: str) -> None:
-    """Of what uv says, the lines that tell why one waits."""
-    if line.lstrip().startswith(("Downloading", "Prepared", "Building")):
-        console.note(line.strip())
 
 
 def _import(text: str) -> dict[str, Any]:
@@ -278,7 +273,7 @@ def _surroundings(
         python=python,
         cache_root=paths.cache_root(),
         offline=settings.resolve(offline=offline).offline,
-        on_line=_note_downloads,
+        on_line=note_downloads,
     )
 
 

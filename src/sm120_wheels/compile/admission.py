@@ -245,7 +245,7 @@ class Admission:
         for task in self.policy.admit(now):
             client = by_uid[task.key]
             client.stage = Stage.RUNNING
-            client.started, client.started_at = now, time.time()
+            client.started = now
             client.reserved = task.memory
             client.kills_before = budget.oom_kills()
             client.group = sampling.process_group(client.pid)

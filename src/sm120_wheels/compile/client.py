@@ -47,7 +47,6 @@ class Client:
     arrived_at: float = 0.0
     waiting_since: float = 0.0
     started: float = 0.0
-    started_at: float = 0.0
     lost: float = 0.0
     claim: int = 0
     """What it waits for; the prediction's memory, or more after a kill."""

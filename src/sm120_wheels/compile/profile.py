@@ -157,15 +157,12 @@ def shipped_profile(recipe: str, version: str, arch: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def check_fits(profile: Profile, *, ceiling: int, sources: Iterable[str] | None = None) -> None:
+def check_fits(profile: Profile, *, ceiling: int) -> None:
     """Refuse a build that can never be done here. ``ceiling`` is the memory for compiles (bytes) if nothing else ran.
 
-    Raises :class:`InsufficientMemoryError` naming the largest unit, what it needs and what to do. ``sources`` limits
-    the check to those that will be compiled.
+    Raises :class:`InsufficientMemoryError` naming the largest unit, what it needs and what to do.
     """
-    chosen = None if sources is None else [u for s in sources if (u := profile.find(s)) is not None]
-    units = list(profile.units.values()) if chosen is None else chosen
-    over = sorted((u for u in units if u.peak > ceiling), key=lambda u: -u.peak)
+    over = sorted((u for u in profile.units.values() if u.peak > ceiling), key=lambda u: -u.peak)
     if not over:
         return
     others = f" ({len(over) - 1} more files are too large as well)" if len(over) > 1 else ""

@@ -46,6 +46,7 @@ class CompileSession:
     environment: dict[str, str]
     """To be added to the build's environment."""
     ninja_jobs: int
+    """Not how many compile: the launcher holds them back."""
     records: Path
     trace: Path
     """Written at the end; opens in Perfetto."""
@@ -62,15 +63,6 @@ class CompileSession:
             raise RuntimeError("the session has not ended")
         return self._summary
 
-    @property
-    def cmake_arguments(self) -> list[str]:
-        """Definitions that put the launcher in front of the C, C++ and CUDA compilers and let two links run at once."""
-        return [
-            *(f"-DCMAKE_{language}_COMPILER_LAUNCHER={self.launcher[0]}" for language in ("C", "CXX", "CUDA")),
-            "-DCMAKE_JOB_POOLS=sm120_link=2",
-            "-DCMAKE_JOB_POOL_LINK=sm120_link",
-        ]
-
 
 @contextlib.contextmanager
 def compile_session(
@@ -79,23 +71,21 @@ def compile_session(
     work_dir: Path,
     profile: Path | None = None,
     budget: int | None = None,
-    jobs: int | None = None,
     cores: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    check: bool = True,
 ) -> Iterator[CompileSession]:
     """Schedule a build's compiles within memory.
 
     ``budget``: at most this many bytes for compiles (default: what the machine has free). ``cores``: at most this many
-    at once; ``jobs`` overrides ninja's job count, which is not how many compile. ``profile``: a CSV of measured units.
-    Raises :class:`InsufficientMemoryError` at once for a profile whose largest unit can never fit (unless ``check`` is
-    false), :class:`HostCompilerError` where the launcher cannot be built, :class:`BrokerNotStartedError` where no
-    broker answers, and :class:`CompilerKilledError` at the end, in place of the build's own error, when a compiler was
-    killed at every try.
+    at once. ``profile``: a CSV of measured units.
+    Raises :class:`InsufficientMemoryError` at once for a profile whose largest unit can never fit,
+    :class:`HostCompilerError` where the launcher cannot be built, :class:`BrokerNotStartedError` where no broker
+    answers, and :class:`CompilerKilledError` at the end, in place of the build's own error, when a compiler was killed
+    at every try.
     """
     known = read_profile(profile) if profile is not None else None
     limits = budgets.measure(cap=budget, cores=cores)
-    if known is not None and check:
+    if known is not None:
         check_fits(known, ceiling=limits.ceiling)
     work_dir.mkdir(parents=True, exist_ok=True)
     identity = uuid.uuid4().hex[:12]
@@ -116,7 +106,7 @@ def compile_session(
             "SM120_RECORDS": str(records),
             "SM120_OWNER": owner_text(),
         },
-        ninja_jobs=jobs or min(_MOST_JOBS, max(_LEAST_JOBS, _JOBS_PER_CORE * limits.cores)),
+        ninja_jobs=min(_MOST_JOBS, max(_LEAST_JOBS, _JOBS_PER_CORE * limits.cores)),
         records=records,
         trace=work_dir.absolute() / "compile-trace.json",
         cores=limits.cores,

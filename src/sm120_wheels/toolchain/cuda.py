@@ -64,16 +64,8 @@ class CudaToolkit:
         return self.root / "bin" / "nvcc"
 
     @property
-    def include_dir(self) -> Path:
-        return self.root / "include"
-
-    @property
     def lib_dir(self) -> Path:
         return self.root / "lib64"
-
-    @property
-    def stubs_dir(self) -> Path:
-        return self.lib_dir / "stubs"
 
     def environment(self) -> dict[str, str]:
         """Variables by which torch, flashinfer and CMake all find this toolkit and compiler; PATH is not among them."""
@@ -94,15 +86,6 @@ class CudaToolkit:
             "packages": dict(self.packages),
             "host_compiler": f"{self.host_compiler.kind} {self.host_compiler.version}",
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinaryTools:
-    """cuobjdump and nvdisasm; newer ones read the machine code of older toolkits."""
-
-    cuobjdump: Path
-    nvdisasm: Path
-    version: str
 
 
 def index_releases() -> list[str]:
@@ -176,9 +159,18 @@ def _from_index(
     with files.locked(root.parent / f"{root.name}.lock", what=f"the CUDA toolkit {root.name}"):
         if not root.is_dir():
             with files.atomic_path(root) as aside:
-                _install_aside(aside, entries, locks, cache_root=cache_root, offline=offline, on_line=on_line)
+                packages = aside.parent / "site"  # vanishes with ``aside`` if anything fails
+                uv.install(
+                    entries,
+                    python=Path(sys.executable),
+                    target=packages,
+                    workdir=aside.parent,
+                    locks=locks,
+                    cache_root=cache_root,
+                    offline=offline,
+                    on_line=on_line,
+                )
                 compiler = _compiler_for(aside, host_compiler)
-                packages = aside.parent / "site"
                 assemble(packages, aside, entries, cuda=version, host_compiler=compiler.path)
                 with tempfile.TemporaryDirectory(dir=aside.parent) as work:
                     prove_toolkit(aside, host_compiler=compiler.path, workdir=Path(work), gencode=_PROOF_ARCH)
@@ -189,28 +181,6 @@ def _from_index(
         key=key,
         host_compiler=_compiler_for(root, host_compiler),
         packages={entry.name: entry.version for entry in entries},
-    )
-
-
-def _install_aside(
-    aside: Path,
-    entries: Sequence[LockEntry],
-    locks: Sequence[LockRequest],
-    *,
-    cache_root: Path,
-    offline: bool,
-    on_line: Callable[[str], None] | None,
-) -> None:
-    """Install the packages into ``site`` beside ``aside`` (both vanish together if anything fails)."""
-    uv.install(
-        entries,
-        python=Path(sys.executable),
-        target=aside.parent / "site",
-        workdir=aside.parent,
-        locks=locks,
-        cache_root=cache_root,
-        offline=offline,
-        on_line=on_line,
     )
 
 
@@ -333,26 +303,3 @@ def missing_pieces(root: Path, need: Sequence[Need]) -> list[str]:
     """Files that ``need`` asks for and the toolkit in ``root`` does not have, relative to it."""
     wanted = [piece for kind in ("compiler", *need) for piece in _PIECES[kind]]
     return [piece for piece in dict.fromkeys(wanted) if not (root / piece).exists()]
-
-
-def ensure_binary_tools(
-    *, cache_root: Path, offline: bool, on_line: Callable[[str], None] | None = None
-) -> BinaryTools:
-    """cuobjdump and nvdisasm from the index, without a toolkit. Raises what an installation raises."""
-    locks = (LockRequest(path=lock_path("cuda-binary-tools")),)
-    entries = choose(locks, python_version=_python_version())
-    root = cache_root / "cuda" / f"binary-tools-{toolkit_key(entries)[:16]}"
-    with files.locked(root.parent / f"{root.name}.lock", what=f"the tools {root.name}"):
-        if not root.is_dir():
-            with files.atomic_path(root) as aside:
-                _install_aside(aside, entries, locks, cache_root=cache_root, offline=offline, on_line=on_line)
-                packages = next(iter((aside.parent / "site" / "nvidia").glob("cu[0-9]*")))
-                for program in (packages / "bin").iterdir():
-                    program.chmod(0o755)
-                packages.rename(aside)
-    versions = {entry.name: entry.version for entry in entries}
-    return BinaryTools(
-        cuobjdump=root / "bin" / "cuobjdump",
-        nvdisasm=root / "bin" / "nvdisasm",
-        version=versions["nvidia-cuda-cuobjdump"],
-    )

@@ -160,7 +160,7 @@ def _named_otherwise(path: Path, version: str) -> bool:
     named = re.fullmatch(r"python(3\.\d+)", path.name) or re.search(
         r"/(?:cpython-)?(3\.\d+)[^/]*/bin/[^/]*$", str(path)
     )
-    return bool(named) and named is not None and named.group(1) != minor
+    return named is not None and named.group(1) != minor
 
 
 def _at_path(path: Path, *, need_headers: bool) -> Interpreter:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from sm120_wheels import files, process
-from sm120_wheels.errors import CommandError, UnknownRecipeError, near_misses
+from sm120_wheels.errors import NotWritableError, UnknownRecipeError, near_misses
 from sm120_wheels.toolchain import uv
 from sm120_wheels.toolchain.indexes import index_settings
 from sm120_wheels.toolchain.locks import LockRequest, known_locks, lock_path, read_lock
@@ -75,11 +75,11 @@ def write_lock(name: str, *, cache_root: Path, upgrade: bool) -> bool:
         return False
     try:
         files.write_text(target, text)
-    except PermissionError as exc:
-        raise CommandError(
+    except NotWritableError as exc:
+        raise NotWritableError(
             f"the lock {name} cannot be written",
             where=str(target),
-            why=str(exc),
+            why=exc.why,
             hint="run `sm120 lock` in a checkout of the project",
         ) from exc
     return True

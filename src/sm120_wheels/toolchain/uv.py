@@ -13,6 +13,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from sm120_wheels import process
+from sm120_wheels.console import note
 from sm120_wheels.errors import (
     CommandError,
     DownloadError,
@@ -119,6 +120,12 @@ def install(
         )
 
 
+def note_downloads(line: str) -> None:
+    """For ``on_line``: of what uv says, the lines that tell why one waits."""
+    if line.lstrip().startswith(("Downloading", "Prepared", "Building")):
+        note(line.strip())
+
+
 def unwrapped(output: str) -> str:
     """uv's output with each message on one line, without its progress lines."""
     lines: list[str] = []
@@ -165,11 +172,10 @@ def explain(
             hint=offline_hint,
         )
     if _CONNECT.search(text):
-        url = re.search(r"https?://[^\s`)]+", text)
         causes = [line.removeprefix("cause: ") for line in text.splitlines() if line.startswith("cause: ")]
         return HostUnreachableError(
             "the Python package index cannot be reached",
-            where=url.group(0) if url else where,
+            where=_first_url(text) or where,
             why=causes[-1] if causes else text,
             hint="set another index or mirror with UV_DEFAULT_INDEX or pip's index-url (here: "
             f"{settings.source}); a proxy with HTTPS_PROXY; a company's certificates with SSL_CERT_FILE.\n"

@@ -295,8 +295,7 @@ def _licences(source: Path) -> Iterator[tuple[str, bytes]]:
     seen: set[bytes] = set()
     for pattern in _LICENCE_FILES:
         for path in sorted(source.glob(pattern)):
-            data = path.read_bytes()
-            if path.is_file() and data not in seen:
+            if path.is_file() and (data := path.read_bytes()) not in seen:
                 seen.add(data)
                 yield path.relative_to(source).as_posix().replace("/", "."), data
     notices = [f"{name}\n\n{text}\n" for name in _NOTICES if (text := _leading_comment(source / name))]
