@@ -1,4 +1,4 @@
-"""Tries a recipe's patches on the sources that lie in the cache, version by version. Fetches nothing, changes nothing.
+"""Tries a recipe's patches on the pinned sources, version by version. Changes nothing.
 
 Only the files that a patch names are copied aside; a series is applied in its order, as a build would.
 """
@@ -15,7 +15,7 @@ from typing import Literal
 from unidiff.patch import PatchSet
 
 from sm120_wheels import patch
-from sm120_wheels.errors import OfflineError, PatchConflictError
+from sm120_wheels.errors import OfflineError, PatchConflictError, Sm120Error
 from sm120_wheels.fetch import fetch_source
 from sm120_wheels.patch import Patch
 from sm120_wheels.recipe import PackageVersion
@@ -31,11 +31,18 @@ class Tried:
     """The place of a conflict, or why it was not run."""
 
 
-def try_series(series: Iterable[Patch], pins: PackageVersion, *, recipe_folder: Path, cache_root: Path) -> list[Tried]:
+def try_series(
+    series: Iterable[Patch],
+    pins: PackageVersion,
+    *,
+    recipe_folder: Path,
+    cache_root: Path,
+    settings: Settings = Settings(offline=True),  # noqa: B008 - frozen
+) -> list[Tried]:
     """The state of each patch of one version's series.
 
-    One that does not apply is left out before the next is tried. A source that is not in the cache is not fetched:
-    its patches are "not run".
+    One that does not apply is left out before the next is tried. A source that cannot be had (by default: that is not
+    in the cache) makes its patches "not run".
     """
     tried: list[Tried] = []
     trees: dict[str, Path | str] = {}
@@ -43,7 +50,7 @@ def try_series(series: Iterable[Patch], pins: PackageVersion, *, recipe_folder: 
         for one in series:
             name = one.source or pins.main
             if name not in trees:
-                trees[name] = _cached(name, pins, recipe_folder, cache_root)
+                trees[name] = _tree(name, pins, recipe_folder, cache_root, settings)
             tree = trees[name]
             if isinstance(tree, str):
                 tried.append(Tried(state="not run", why=tree))
@@ -59,7 +66,7 @@ def try_series(series: Iterable[Patch], pins: PackageVersion, *, recipe_folder: 
     return tried
 
 
-def _cached(name: str, pins: PackageVersion, recipe_folder: Path, cache_root: Path) -> Path | str:
+def _tree(name: str, pins: PackageVersion, recipe_folder: Path, cache_root: Path, settings: Settings) -> Path | str:
     """The source's folder, or why there is none."""
     if name not in pins.sources:
         return f"this version has no source {name}"
@@ -69,10 +76,12 @@ def _cached(name: str, pins: PackageVersion, recipe_folder: Path, cache_root: Pa
             pins.sources[name],
             recipe_folder=recipe_folder,
             cache_root=cache_root,
-            settings=Settings(offline=True),
+            settings=settings,
         ).folder
     except OfflineError:
         return f"the source {name} is not in the cache (a build fetches it)"
+    except Sm120Error as exc:
+        return f"the source {name} cannot be fetched: {exc.what}"
 
 
 def _copy_named(one: Patch, tree: Path, copy: Path) -> None:

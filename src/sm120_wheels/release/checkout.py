@@ -6,17 +6,16 @@ Each returns rows and raises nothing a user could cause: what stops a check make
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import sys
-import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from sm120_wheels import docs, patch, paths, process, recipe
-from sm120_wheels.errors import PatchConflictError, PatchInvalidError, PatchUnusedError, Sm120Error
-from sm120_wheels.fetch import fetch_source
+from sm120_wheels.errors import PatchInvalidError, PatchUnusedError, Sm120Error
+from sm120_wheels.index.model import State
+from sm120_wheels.patch_states import try_series
 from sm120_wheels.release.check import Check
 from sm120_wheels.settings import Settings
 from sm120_wheels.toolchain import relock
@@ -135,25 +134,18 @@ def _patches_of(package: recipe.Recipe, number: str, settings: Settings) -> list
         return [Check(name="patches", subject=subject, state="failed", detail=exc.what)]
     if not chosen:
         return []
-    pins = package.versions[number]
-    with tempfile.TemporaryDirectory(prefix="sm120-patches.") as folder:
-        for source in dict.fromkeys(one.source or pins.main for one in chosen):
-            try:
-                fetched = fetch_source(
-                    source,
-                    pins.sources[source],
-                    recipe_folder=paths.recipes_root() / package.name,
-                    cache_root=paths.cache_root(),
-                    settings=settings,
-                )
-            except Sm120Error as exc:
-                return [Check(name="patches", subject=subject, state="not run", detail=f"{source}: {exc.what}")]
-            shutil.copytree(fetched.folder, Path(folder) / source, symlinks=True)
-        try:
-            for one in chosen:
-                patch.apply(one, Path(folder) / (one.source or pins.main))
-        except PatchConflictError as exc:
-            return [Check(name="patches", subject=subject, state="failed", detail=exc.what)]
+    tried = try_series(
+        chosen,
+        package.versions[number],
+        recipe_folder=paths.recipes_root() / package.name,
+        cache_root=paths.cache_root(),
+        settings=settings,
+    )
+    verdicts: tuple[tuple[str, State], ...] = (("conflicts", "failed"), ("not run", "not run"))
+    for found, state in verdicts:
+        for one, result in zip(chosen, tried, strict=True):
+            if result.state == found:
+                return [Check(name="patches", subject=subject, state=state, detail=f"{one.name}: {result.why}")]
     return [Check(name="patches", subject=subject, state="passed", detail=f"{len(chosen)} patches")]
 
 
