@@ -120,7 +120,7 @@ def command(
     )
     for option, file in {"--record": record_file, "--junit": junit, "--html": html}.items():
         if file is not None and not list_only:
-            _check_output(option, file)
+            _check_output(option, file, wheels)
     gpus, why = _gpus(request, gpu_count)
     with contextlib.ExitStack() as stack:
         if from_index:
@@ -219,8 +219,10 @@ def _gpus(request: Request, count: int) -> tuple[list[Gpu], str]:
     return found[:count], why
 
 
-def _check_output(option: str, file: Path) -> None:
+def _check_output(option: str, file: Path, wheels: Sequence[Path]) -> None:
     """Now, and not after minutes on a GPU."""
+    if file.resolve() in [wheel.resolve() for wheel in wheels]:
+        raise SettingError(f"{option} {file}: that is the wheel itself", hint="name another file")
     if file.is_dir():
         raise SettingError(f"{option} {file}: it is a folder", hint="name a file in it")
     try:

@@ -117,6 +117,7 @@ def test_more_gpus_than_there_are_is_said(sm120: Sm120) -> None:
         ("--record", "a-file/record.json", "nothing can be written there"),
         ("--junit", "a-folder", "it is a folder"),
         ("--html", "/proc/page.html", "nothing can be written there"),
+        ("--record", "./demo-1.0-cp310-abi3-linux_x86_64.whl", "that is the wheel itself"),
     ],
 )
 def test_a_report_that_cannot_be_written_is_said_before_anything_runs(
@@ -124,7 +125,7 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(
 ) -> None:
     (tmp_path / "a-file").touch()
     (tmp_path / "a-folder").mkdir()
-    said = sm120("smoke", "--suite", "selftest", option, tmp_path / place)
+    said = sm120("smoke", demo_wheel(tmp_path), "--suite", "selftest", option, tmp_path / place)
     assert said.code == 17
     assert f"{option} {tmp_path / place}: {why}" in said.err
 
