@@ -16,7 +16,9 @@ CPU is scaled: the record's units fall into light ones, heavy ones (from 100 CPU
 that each kind takes in the record of `alone` is multiplied with the sample's ratio of that kind (host sources: 1, no
 target concerns them), the sum with the two libraries that upstream compiles the same sources for. Weak in this: the
 sample is chosen, not drawn, and the heavy units are few and unlike each other, so the range with the lowest and the
-highest ratio of each kind is given as well. Not counted: flash_ops and flashmla_ops, most of upstream's wheel.
+highest ratio of each kind is given as well. Without a heavy unit in the sample (the smallest takes ten minutes of CPU)
+these count as if upstream had one target, and the sum is a lower bound. Not counted: flash_ops and flashmla_ops, most
+of upstream's wheel.
 
 Nothing is said of what was not given. Last lines: lean over upstream's list where there is a sample and both records,
 and lean over sm_120a alone, in CPU seconds: of whole wheels where both records are given, else of the sample.
@@ -195,19 +197,21 @@ def kind(unit: dict[str, Any]) -> str:
 
 def scaled(units: list[dict[str, Any]], sample: Sample, libraries: int) -> tuple[float, float, float]:
     """CPU seconds of upstream's list for all units of a record: with the sample's ratios, with the lowest of each kind,
-    with the highest. Raises UsageError where the sample has none of a kind."""
+    with the highest. A kind that the sample has none of counts as if there were one target: too little."""
     totals = [0.0, 0.0, 0.0]
     for which in sorted({kind(unit) for unit in units}):
         alike = [unit for unit in units if kind(unit) == which]
+        names = [name for name in sample if any(f"/{unit['source']}".endswith(f"/{name}") for unit in alike)]
         ratios = [1.0, 1.0, 1.0]
-        if which != "host":
-            names = [name for name in sample if any(f"/{unit['source']}".endswith(f"/{name}") for unit in alike)]
-            if not names:
-                raise click.UsageError(f"the sample has none of the {len(alike)} {which} units of the record")
+        if names and which != "host":
             upstream, alone = ([sample[name][way].cpu_s for name in names] for way in WAYS[:2])
             each = [a / b for a, b in zip(upstream, alone, strict=True)]
             ratios = [sum(upstream) / sum(alone), min(each), max(each)]
-        print(f"{which}: {len(alike)} units, upstream's list {ratios[0]:.2f} times sm_120a alone", file=sys.stderr)
+        basis = f"of {len(names)} compiled here" if names else "counted like one target"
+        print(
+            f"{which}: {len(alike)} units, upstream's list {ratios[0]:.2f} times sm_120a alone, {basis}",
+            file=sys.stderr,
+        )
         for i, ratio in enumerate(ratios):
             totals[i] += ratio * libraries * sum(unit["cpu_seconds"] for unit in alike)
     return totals[0], totals[1], totals[2]

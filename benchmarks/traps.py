@@ -3,9 +3,11 @@
     python -m benchmarks.traps WHEEL --summary compile-summary.json [--target 12.0] [--order FILE …]
 
 A library holds one fat binary for each translation unit, in the order of the link. FILE tells that order: the
-CMakeLists.txt with `set(SOURCES …)`, or the build.ninja of each library. A library that no FILE lists as many units
-for as it has fat binaries is shown with the fat binary's number in the unit's place. Seconds and peak are of the whole
-unit, with whatever else it holds: how much of it the traps are only a compile without them tells.
+CMakeLists.txt with `set(SOURCES …)`, or the build.ninja of each library. Where FILE does not list as many units as the
+library has fat binaries, nor do those of them that the build compiled, a fat binary's number stands in the unit's
+place. WHEEL may be one that was built elsewhere, such as upstream's: the costs are then those of the summary's build.
+Seconds and peak are of the whole unit, with whatever else it holds: how much of it the traps are only a compile without
+them tells.
 
 The last line is the share of the build's CPU seconds that went into units with a trap; a unit without a name counts as
 none.
@@ -46,20 +48,15 @@ def link_orders(files: tuple[Path, ...]) -> dict[str, list[str]]:
         links = _LINK.findall(text)
         for library, rest in links:
             words = rest.partition(" | ")[0].split()
-            orders[Path(library).name] = [plain(word) for word in words if word.endswith((".cu.o", ".cuda.o"))]
+            orders[Path(library).name] = [word for word in words if word.endswith((".cu.o", ".cuda.o"))]
         if listed := _LIST.search(text):
-            orders[""] = [plain(source) for source in _SOURCE.findall(listed[1])]
+            orders[""] = _SOURCE.findall(listed[1])
     return orders
 
 
-def unit_of(order: list[str], position: int, units: list[dict[str, Any]]) -> dict[str, Any] | None:
-    found = [unit for unit in units if f"_{plain(unit['source'])}".endswith(f"_{order[position]}")]
+def unit_of(name: str, units: list[dict[str, Any]]) -> dict[str, Any] | None:
+    found = [unit for unit in units if f"_{plain(unit['source'])}".endswith(f"_{plain(name)}")]
     return found[0] if len(found) == 1 else None
-
-
-def compiled(order: list[str], units: list[dict[str, Any]]) -> list[str]:
-    """Of a list of sources those that this build compiled."""
-    return [name for i, name in enumerate(order) if unit_of(order, i, units)]
 
 
 def rows_of(
@@ -67,15 +64,15 @@ def rows_of(
 ) -> list[tuple[str, dict[str, Any] | None, Image]]:
     """Each fat binary with traps: the unit's name, what is recorded of it, the image."""
     containers = sorted({image.container for image in library.images})
-    known = compiled(order, units)
+    compiled = [name for name in order if unit_of(name, units)]
+    names = next((names for names in (order, compiled) if len(names) == len(containers)), None)
     rows = []
     for image in chosen:
-        if not image.traps:
-            continue
-        position = containers.index(image.container)
-        unit = unit_of(known, position, units) if len(known) == len(containers) else None
-        name = unit["source"] if unit else f"{Path(library.path).name}, fat binary {position + 1} of {len(containers)}"
-        rows.append((name, unit, image))
+        if image.traps:
+            position = containers.index(image.container)
+            number = f"{Path(library.path).name}, fat binary {position + 1} of {len(containers)}"
+            name = names[position] if names else number
+            rows.append((name, unit_of(name, units), image))
     return rows
 
 
