@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sm120_wheels.cli.simulate import command
+from sm120_wheels.cli.simulate import command, find_profile
 from sm120_wheels.paths import recipes_root
 
 WHOLE = str(recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a-whole.csv")
@@ -65,6 +66,19 @@ def test_a_recipe_or_profile_that_does_not_exist_is_named(tmp_path: Path) -> Non
     ran = sm120("simulate", "--profile", str(tmp_path / "none.csv"))
     assert ran.returncode == 17
     assert "none.csv" in ran.stderr
+
+
+def test_the_latest_version_counts_and_a_whole_build_only_where_its_profile_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "recipes" / "sgl-kernel" / "profiles"
+    folder.mkdir(parents=True)
+    shutil.copy(recipes_root() / "sgl-kernel" / "recipe.toml", folder.parent)
+    for name in ("0.4.9-sm120a", "0.4.10-sm120a", "0.4.10-sm120a-whole", "0.4.10-sm90a"):
+        (folder / f"{name}.csv").touch()
+    monkeypatch.setenv("SM120_DATA_DIR", str(tmp_path))
+    assert find_profile("sgl_kernel", None, "12.0a").stem == "0.4.10-sm120a"
+    assert find_profile("sgl-kernel", "0.4.9", None).stem == "0.4.9-sm120a"
 
 
 def test_neither_recipe_nor_profile_is_a_usage_error() -> None:

@@ -83,12 +83,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="sm120", standalone_mode=False)
-    except click.exceptions.Abort:
-        _fail(Interrupted("interrupted", hint="run the same command again: finished stages are not repeated"))
     except click.ClickException as exc:
         exc.show()
         sys.exit(exc.exit_code)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         _fail(Interrupted("interrupted", hint="run the same command again: finished stages are not repeated"))
     except Sm120Error as exc:
         _fail(exc)

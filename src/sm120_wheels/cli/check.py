@@ -7,6 +7,7 @@ import json
 import click
 
 from sm120_wheels import patch, paths, recipe
+from sm120_wheels.arch import Arch
 from sm120_wheels.cli.options import json_option
 from sm120_wheels.console import out
 from sm120_wheels.errors import PatchUnusedError, near_misses
@@ -63,6 +64,4 @@ def _refuse_stray_patches() -> None:
 
 
 def _compiles(arch: str, cuda: str) -> bool:
-    from sm120_wheels.arch import Arch
-
     return tuple(int(part) for part in cuda.split(".")) >= Arch.parse(arch).min_cuda

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from sm120_wheels import console
+from sm120_wheels.cli.options import json_option
 from sm120_wheels.errors import IndexDamagedError
 from sm120_wheels.files import human_bytes
 from sm120_wheels.index.gates import GATES, check_allowed
@@ -28,10 +29,6 @@ def _root(function: F) -> F:
         envvar="SM120_INDEX_ROOT",
         help="Folder of the index (or SM120_INDEX_ROOT).",
     )(function)
-
-
-def _json(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,7 +60,7 @@ def command() -> None:
 )
 @click.option("--timeout", type=float, default=-1, metavar="SECONDS", help="Wait this long for another publish.")
 @click.option("--to", "remote", metavar="REMOTE", help="Then push the index there (see `sm120 index push`).")
-@_json
+@json_option
 def publish(
     wheels: tuple[Path, ...],
     root: Path,
@@ -105,7 +102,7 @@ def publish(
 
 @command.command()
 @_root
-@_json
+@json_option
 def verify(root: Path, as_json: bool) -> None:
     """Re-hash everything and say what is wrong."""
     from sm120_wheels.index.verify import verify as verify_index

@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from sm120_wheels.compile.cache.choice import CHOICES
-from sm120_wheels.plan import BuildRequest
+
+if TYPE_CHECKING:  # many commands take --json from here and plan nothing
+    from sm120_wheels.plan import BuildRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,6 +118,8 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _request(recipe: str | None, identifier: str | None, chosen: dict[str, Any]) -> BuildRequest:
+    from sm120_wheels.plan import BuildRequest
+
     if identifier is None:
         if recipe is None:
             raise click.UsageError("Missing argument 'RECIPE', or --id with an identifier of `sm120 matrix`.")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+from packaging.version import Version
 from rich.table import Table
 
 from sm120_wheels import console, paths
@@ -17,8 +18,9 @@ from sm120_wheels.compile.predict import reserved
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile
 from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
 from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, simulate_machines
-from sm120_wheels.errors import SettingError, UnknownRecipeError, near_misses
+from sm120_wheels.errors import SettingError
 from sm120_wheels.files import human_bytes, human_seconds
+from sm120_wheels.recipe import load
 from sm120_wheels.report import columns
 
 #: Assumptions for several builders, from one measured file, sgl-kernel's copy.cu (docs/evidence/caches.md): which part
@@ -138,26 +140,24 @@ def simulated_machines(
 
 
 def find_profile(recipe: str, version: str | None, arch: str | None) -> Path:
-    """The recipe's profile for a version and architecture; the latest version's where none is asked for."""
-    folder = paths.recipes_root() / recipe / "profiles"
-    if not (paths.recipes_root() / recipe).is_dir():
-        known = sorted(p.name for p in paths.recipes_root().iterdir() if (p / "recipe.toml").is_file())
-        raise UnknownRecipeError(f"no recipe {recipe!r}", hint=near_misses(recipe, known))
-    found = sorted(folder.glob("*.csv"))
-    wanted = f"sm{arch.replace('.', '')}" if arch else ""
-    matching = [
-        p
-        for p in found
-        if (not version or p.stem.rpartition("-")[0] == version) and (not wanted or p.stem.endswith(f"-{wanted}"))
-    ]
+    """The recipe's profile for a version and architecture; the latest version's where none is asked for. Those of
+    builds without lean patches (``…-whole.csv``) are taken with --profile only."""
+    name = load(recipe).name
+    folder = paths.recipes_root() / name / "profiles"
+    found = {tuple(p.stem.rsplit("-", 1)): p for p in folder.glob("*.csv") if not p.stem.endswith("-whole")}
+    matching = [key for key in found if key[0] == (version or key[0]) and key[1] == (_profile_arch(arch) or key[1])]
     if not matching:
         raise SettingError(
-            f"no compile profile of {recipe} for what was asked",
+            f"no compile profile of {name} for what was asked",
             where=str(folder),
-            why=f"it has {', '.join(p.stem for p in found)}" if found else "it has none",
+            why=f"it has {', '.join(sorted(p.stem for p in found.values()))}" if found else "it has none",
             hint="give one with --profile FILE, or build once: what is measured is kept",
         )
-    return matching[-1]
+    return found[max(matching, key=lambda key: (Version(key[0]), key[1]))]
+
+
+def _profile_arch(arch: str | None) -> str:
+    return f"sm{arch.replace('.', '')}" if arch else ""
 
 
 @click.command("simulate")

@@ -10,6 +10,7 @@ import click
 
 from sm120_wheels import console
 from sm120_wheels.arch import Arch
+from sm120_wheels.cli.options import json_option
 from sm120_wheels.errors import SettingError, UnsupportedTargetError
 from sm120_wheels.files import human_bytes
 from sm120_wheels.gpus import Gpu
@@ -36,7 +37,7 @@ _SHOWN_MISSES = 5
 @click.option("--driver-cuda", metavar="X.Y", help="Newest CUDA the driver supports, instead of this machine's.")
 @click.option("--torch", metavar="VERSION", help="torch instead of the environment's: 2.11.0+cu130, or none.")
 @click.option("--python-version", metavar="X.Y", help="CPython version instead of the environment's.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+@json_option
 def command(
     package: str,
     index: str,

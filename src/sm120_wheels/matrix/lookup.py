@@ -31,12 +31,8 @@ def find_job(identifier: str) -> Job:
     matrix = make_matrix()
     job = matrix.find(identifier.strip())
     if job is None:
-        raise not_there(explain_identifier(identifier))
+        raise not_there(explain(identifier, matrix, [recipe.load(name) for name in recipe.names()]))
     return job
-
-
-def explain_identifier(identifier: str) -> Explanation:
-    return explain(identifier, make_matrix(), [recipe.load(name) for name in recipe.names()])
 
 
 def not_there(explanation: Explanation) -> Sm120Error:

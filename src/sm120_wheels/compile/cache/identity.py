@@ -50,10 +50,9 @@ def _headers(folder: Path) -> Iterable[str]:
 def _programs(cuda_root: Path | None, host_compiler: Path) -> dict[str, Path]:
     """By a name that is the same on every machine."""
     found: dict[str, Path] = {}
-    for folder in _CUDA_FOLDERS if cuda_root is not None else ():
-        for file in (cuda_root / folder).glob("*") if cuda_root is not None else ():
-            if file.is_file():
-                found[f"cuda/{folder}/{file.name}"] = file
+    if cuda_root is not None:
+        for folder in _CUDA_FOLDERS:
+            found |= {f"cuda/{folder}/{file.name}": file for file in (cuda_root / folder).glob("*") if file.is_file()}
     found["host/driver"] = host_compiler.resolve()
     for part in _HOST_PARTS:
         try:
