@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from sm120_wheels.prove.smoke import engine, isolation
 from sm120_wheels.prove.smoke.launches import Launched, last_kernel, launches, shown
+from sm120_wheels.prove.smoke.model import CaseSpec
+from sm120_wheels.prove.smoke.workers import Setup
+from tests.prove.smoke.conftest import HERE
 from tests.prove.smoke.test_payload import worker_python
 
 CAPTURE = "graph: capture"
@@ -123,3 +129,32 @@ def test_the_last_kernel_is_told_in_a_line_and_a_graph_by_what_was_captured() ->
     assert last_kernel([warm, first, second, draw, replay]) == "a graph of first, second (at graph: replay)"
     assert last_kernel([draw, replay]) == "cuGraphLaunch (at graph: replay)"
     assert shown([replay] * 20) == ("cuGraphLaunch (at graph: replay)",) * 8
+
+
+def test_only_the_first_hangs_of_a_run_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_REPEATS", 1)
+    setup = Setup(
+        python=Path(sys.executable),
+        backend="host",
+        environment=isolation.worker_environment(os.environ, scratch=tmp_path, visible=None, network=True),
+        packages=[{"imports": ["demo_ops"], "parts": [], "namespaces": ["demo"], "root": ""}],
+        overlays=[HERE],
+        scratch=tmp_path,
+    )
+    hangs = CaseSpec(
+        node="test_demo.py::test_hangs_in_python",
+        suite="cases",
+        module="test_demo",
+        file=str(HERE / "cases" / "test_demo.py"),
+        function="test_hangs_in_python",
+        parameters={},
+        operators=("demo::sleeps",),
+        deadline=3,
+    )
+    run = engine.Engine(setup=setup, gpus=[])
+    first, second = run.run(hangs).hang, run.run(hangs).hang
+    assert first is not None
+    assert second is not None
+    assert first.last_kernel == "demo::sleeps (at eager: run)"
+    assert second.last_kernel == "not known: only the first 1 hangs of a run are repeated"
+    assert run.started == 3

@@ -17,6 +17,8 @@ from sm120_wheels.prove.smoke.workers import Answer, Outcome, Setup, Team
 
 #: A worker that cannot even start is tried this often before the rest of the cases fail without a try.
 _STARTS = 2
+#: Hangs of a run that are repeated to name their last kernel: a wheel that always hangs must not take twice as long.
+_REPEATS = 8
 _P2P_OFF = {"NCCL_P2P_DISABLE": "1", "SM120_SMOKE_P2P": "off"}
 
 
@@ -41,6 +43,7 @@ class Engine:
     """Why no worker can be started at all."""
     _team: Team | None = None
     _failures: int = 0
+    _repeats: int = 0
     _why_not_started: str = ""
 
     def run(self, spec: CaseSpec) -> CaseResult:
@@ -121,6 +124,9 @@ class Engine:
     def _repeated(self, result: CaseResult) -> tuple[str, tuple[str, ...]]:
         if self.sanitizer is not None:
             return "not known: compute-sanitizer leaves no room for CUPTI", ()
+        if self._repeats >= _REPEATS:
+            return f"not known: only the first {_REPEATS} hangs of a run are repeated", ()
+        self._repeats += 1
         self.on_start()
         self.started += 1
         spec, setup = result.spec, replace(self.setup, launches=True)
