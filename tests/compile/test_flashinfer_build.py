@@ -13,10 +13,10 @@ import pytest
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.compile.flashinfer import FlashinferBuildRequest, FlashinferBuildResult, build
-from sm120_wheels.compile.flashinfer.verify import check_runtime
 from sm120_wheels.errors import CommandError, CompileError, UnknownComponentError
 from sm120_wheels.wheel.archive import open_wheel
 from sm120_wheels.wheel.reproducible import reproducible_build
+from tests.compile.flashinfer_runtime import check_runtime
 from tests.compile.mini_flashinfer import COMMIT, VERSION, write_sdist
 
 pytestmark = pytest.mark.network  # setuptools and ninja for the build environment

@@ -15,11 +15,11 @@ import pytest
 from sm120_wheels import paths
 from sm120_wheels.arch import Arch
 from sm120_wheels.build import BuildOptions, BuildResult, build
-from sm120_wheels.compile.flashinfer.verify import check_runtime
 from sm120_wheels.plan import BuildRequest
 from sm120_wheels.toolchain.locks import LockRequest, lock_path
 from sm120_wheels.toolchain.pyenv import ensure_environment
 from sm120_wheels.wheel.archive import open_wheel
+from tests.compile.flashinfer_runtime import check_runtime
 
 pytestmark = [pytest.mark.cuda, pytest.mark.network, pytest.mark.timeout(1800)]
 

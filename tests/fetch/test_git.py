@@ -24,6 +24,16 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
 
+def git_settings(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with these settings of git."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".gitconfig").write_text(text)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+
+
 def test_a_commit_is_checked_out_whole(upstream: Upstream, tmp_path: Path) -> None:
     repository = upstream.work_tree("up", "demo")
     first = upstream.commit(repository, {"a.txt": "one", "deep/er/b.txt": "two"})
@@ -78,12 +88,7 @@ def test_a_server_without_filters_and_protocol_2_still_serves_a_commit_no_ref_na
     repository = upstream.work_tree("up", "demo")
     commit = upstream.commit(repository, {"a": "old"})
     upstream.commit(repository, {"a": "new"})
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    git_settings("[protocol]\n\tversion = 0\n", tmp_path, monkeypatch)
     folder, _ = checkout(URL, commit, paths=("a",), cache_root=tmp_path / "c", settings=mirrored(upstream))
     assert (folder / "a").read_text() == "old"
 
@@ -132,12 +137,7 @@ def test_the_users_git_configuration_cannot_change_what_is_checked_out(
     """A filter in ~/.gitconfig (git-lfs puts one there) would give other bytes than the pinned ones."""
     repository = upstream.work_tree("up", "demo")
     commit = upstream.commit(repository, {".gitattributes": "* text=auto filter=shout\n", "a": "quiet\n"})
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / ".gitconfig").write_text('[filter "shout"]\n\tsmudge = tr a-z A-Z\n[core]\n\teol = crlf\n')
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    git_settings('[filter "shout"]\n\tsmudge = tr a-z A-Z\n[core]\n\teol = crlf\n', tmp_path, monkeypatch)
     folder, _ = checkout(URL, commit, paths=(), cache_root=tmp_path / "c", settings=mirrored(upstream))
     assert (folder / "a").read_bytes() == b"quiet\n"
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from sm120_wheels.index.maintain import yank
 from sm120_wheels.index.publish import Options, publish
 from tests.index.makewheel import beside, make_wheel
 from tests.index.serving import served
-
-_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.support.browser import browser as browser
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +34,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yank(root, "sm120-selftest", reason="wrong FP4")
     with served(root) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    binary = os.environ.get("SM120_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not binary:
-        pytest.skip("not run: no Chromium here (SM120_CHROMIUM names one)")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=binary, args=_FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-
-import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from sm120_wheels.files import write_text
 from sm120_wheels.prove.smoke.page import to_html
 from tests.prove.smoke.conftest import Ran
-
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    binary = os.environ.get("SM120_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not binary:
-        pytest.skip("not run: no Chromium here (SM120_CHROMIUM names one)")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=binary, args=_FLAGS)
-        yield started
-        started.close()
+from tests.support.browser import browser as browser
 
 
 def opened(browser: Browser, demo: Ran, *, scheme: str = "light", script: bool = True) -> Page:

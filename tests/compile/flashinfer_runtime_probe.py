@@ -1,9 +1,10 @@
 """Runs inside an environment where the wheels are installed: asks flashinfer's own runtime for each module.
 
-A script, never imported by us: ``python runtime_probe.py ANSWER.json TARGET [MODULE …]``, where TARGET is as flashinfer
-reads it (``12.0f``). No GPU is needed: the target stands in for the one that flashinfer would ask the driver for. With
-no module named, those of the installed providers are asked for. Answer: ``flashinfer`` (version), ``providers`` (id,
-version, number of modules), ``modules`` (``name``, ``path`` or null, ``loaded`` true, false or null, ``why``).
+A script, never imported by us: ``python flashinfer_runtime_probe.py ANSWER.json TARGET [MODULE …]``, where TARGET is as
+flashinfer reads it (``12.0f``). No GPU is needed: the target stands in for the one that flashinfer would ask the driver
+for. With no module named, those of the installed providers are asked for. Answer: ``flashinfer`` (version),
+``providers`` (id, version, number of modules), ``modules`` (``name``, ``path`` or null, ``loaded`` true, false or null,
+``why``).
 
 ``loaded`` says that the library was opened, every symbol resolved, and its functions are registered; it says nothing
 about the kernels, which only a GPU can run.

@@ -17,7 +17,7 @@ from sm120_wheels.arch import Arch
 from sm120_wheels.errors import CommandError
 from sm120_wheels.process import run
 
-_PROBE = Path(__file__).with_name("runtime_probe.py")
+_PROBE = Path(__file__).with_name("flashinfer_runtime_probe.py")
 #: A user's settings that would let a module come from elsewhere than the wheels.
 _DROPPED = ("FLASHINFER_", "PYTHON", "CUDA_")
 
