@@ -2,9 +2,9 @@
 
     python benchmarks/real_build.py BUILD --profile FILE --memory 20GiB --static 1 --static 2 [--targets NAME ...]
 
-BUILD is a configured folder with a build.ninja whose compiles already stand behind the launcher (`sm120 build
---keep-work` leaves one, whose compile environment must be set); the fixed runs take it out. Each run starts clean, also
-of what earlier builds measured. The memory of a run is the sum of resident sizes of ninja's whole process tree, sampled
+BUILD is a configured folder with a build.ninja (`sm120 build --keep-work` leaves one, `benchmarks.lean --prepare` makes
+one); our run puts the launcher before its compiles, the fixed runs take it out. Each run starts clean, also of what
+earlier builds measured. The memory of a run is the sum of resident sizes of ninja's whole process tree, sampled
 five times a second. A fixed count that used more than the budget is no rival, and neither is one that failed. The last
 line is our wall time over the best rival's.
 """
@@ -24,13 +24,14 @@ from pathlib import Path
 
 import click
 
+from benchmarks.lean import environment
 from sm120_wheels.cli.options import Bytes
 from sm120_wheels.compile.budget import oom_kills
 from sm120_wheels.compile.sampling import tree
 from sm120_wheels.compile.session import compile_session
 from sm120_wheels.files import human_bytes, human_seconds
 
-_LAUNCHER = re.compile(r"\S*/sm120-launch[ \t]+")
+_WRAPPER = re.compile(r"(/stable-compile\.sh)[ \t]+(?:\S*/sm120-launch[ \t]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,14 @@ def manifest(build: Path) -> str:
     text = (build / "build.ninja").read_text()
     rules = build / "CMakeFiles" / "rules.ninja"
     return text.replace("include CMakeFiles/rules.ninja", rules.read_text()) if rules.is_file() else text
+
+
+def behind(text: str, launcher: str = "") -> str:
+    """The build file with that launcher, or none, before each compile. Raises UsageError where it has no compile."""
+    found, count = _WRAPPER.subn(rf"\1 {launcher} " if launcher else r"\1 ", text)
+    if not count:
+        raise click.UsageError("no compile of the build file stands behind stable-compile.sh")
+    return found
 
 
 def ninja(build: Path, file: str, jobs: int, targets: tuple[str, ...], env: dict[str, str], name: str) -> Run:
@@ -88,9 +97,9 @@ def ours(
     with compile_session(
         package="bench", work_dir=where / "work", profile=profile, budget=memory, cores=cores
     ) as session:
-        text = manifest(build)
-        (build / "ours.ninja").write_text(_LAUNCHER.sub(session.launcher[0] + " ", text))
-        run = ninja(build, "ours.ninja", session.ninja_jobs, targets, {**os.environ, **session.environment}, "ours")
+        (build / "ours.ninja").write_text(behind(manifest(build), session.launcher[0]))
+        env = {**environment(build), **session.environment}
+        run = ninja(build, "ours.ninja", session.ninja_jobs, targets, env, "ours")
     for line in session.summary.lines():
         print(line, file=sys.stderr)
     return Run(**{**asdict(run), "efficiency": session.summary.efficiency})
@@ -113,14 +122,12 @@ def main(
     targets: tuple[str, ...],
     file: Path | None,
 ) -> None:
-    text = manifest(build)
-    if not _LAUNCHER.search(text):
-        raise click.UsageError(f"no compile in {build / 'build.ninja'} stands behind sm120-launch")
-    (build / "static.ninja").write_text(_LAUNCHER.sub("", text))
+    build = build.absolute()
+    (build / "static.ninja").write_text(behind(manifest(build)))
     with tempfile.TemporaryDirectory(prefix="sm120-bench-") as where:
         runs = [ours(build, profile, memory, cores, targets, Path(where))]
     for jobs in static:
-        runs.append(ninja(build, "static.ninja", jobs, targets, dict(os.environ), f"ninja -j{jobs}"))
+        runs.append(ninja(build, "static.ninja", jobs, targets, environment(build), f"ninja -j{jobs}"))
         if file is not None:
             file.write_text(json.dumps([asdict(run) for run in runs], indent=2) + "\n")
     print("| run | wall | peak memory | within the budget | OOM kills | ended well |\n|---|--:|--:|---|--:|---|")
