@@ -214,6 +214,13 @@ def test_wheel_without_gpu_code_that_claims_some_fails_the_live_audit(root: Path
     assert "12.0: no-cuda" in refused.value.why
 
 
+def test_the_live_audit_judges_a_wheel_for_the_gpu_that_it_names(root: Path, dist: Path) -> None:
+    wheel = make_wheel(dist, version="0.1.0+cu130.torch211.sm90a", audit={})
+    with pytest.raises(PublishRefusedError) as refused:
+        publish(root, [wheel])
+    assert "built for 9.0a, but the audit says 9.0: no-cuda" in refused.value.why
+
+
 def test_pure_wheel_passes_the_live_audit(root: Path, dist: Path) -> None:
     wheel = make_wheel(dist, "flashinfer-python", "0.7.4", tag="py3-none-any", audit={})
     publish(root, [wheel], options=Options(cuda=("cu130",)))

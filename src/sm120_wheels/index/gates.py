@@ -84,7 +84,7 @@ def audit_problem(wheel: Inspected, audit: Evidence) -> str:
         return f"its audit says failed{_because(audit)}"
     if wheel.pure and set(verdicts.values()) == {"no-cuda"}:
         return ""  # its label says which set it belongs to; a wheel for any platform holds no machine code
-    targets = sorted({c for arch in wheel.archs for c in _capabilities(arch)})
+    targets = named_targets(wheel.archs)
     if not targets:
         if wheel.label is None and set(verdicts.values()) == {"no-cuda"}:
             return ""
@@ -96,6 +96,11 @@ def audit_problem(wheel: Inspected, audit: Evidence) -> str:
         return ""
     names = ", ".join(f"{_text(c)}: {verdicts.get(_text(c), 'not run')}" for c in bad)
     return f"it is built for {', '.join(wheel.archs)}, but the audit says {names}"
+
+
+def named_targets(archs: Iterable[str]) -> list[tuple[int, int]]:
+    """The compute capabilities that a wheel must run on, from the architectures in its version."""
+    return sorted({c for arch in archs for c in _capabilities(arch)})
 
 
 def check_label(filename: str, wheel: Inspected, wanted: Sequence[str]) -> None:
