@@ -21,7 +21,8 @@ from sm120_wheels.wheel.finish import read_build_record
 
 
 def live_audit(wheel: Path, sha256: str, *, traps: Path | None = None) -> bytes:
-    """The audit of a wheel for the GPUs that it names and those of this project, as the JSON document that is published, bound to its sha256.
+    """The audit of a wheel for the GPUs that it names and those of this project, as the JSON document that is
+    published, bound to its sha256.
 
     ``traps`` is a list of known traps and absences, as ``sm120 audit --allow-traps`` takes it; the list of the recipe
     that a wheel of ours was built from counts too. Raises what the audit raises: a wheel that it cannot read is not
