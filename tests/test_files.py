@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -202,3 +203,15 @@ def test_bytes_are_written_for_people(count: float, text: str) -> None:
 )
 def test_seconds_are_written_for_people(seconds: float, text: str) -> None:
     assert files.human_seconds(seconds) == text
+
+
+def test_a_private_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run" / "sm120"
+    files.make_private_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    files.make_private_folder(folder)
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with pytest.raises(NotWritableError, match="belongs to another user") as caught:
+        files.make_private_folder(folder)
+    assert "SM120_RUNTIME_DIR" in caught.value.hint

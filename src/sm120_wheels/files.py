@@ -146,6 +146,18 @@ def _sweep(target: Path) -> None:
                 os.close(other)
 
 
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user can enter. Raises :class:`NotWritableError` for one that another user owns."""
+    with no_space_is_an_error(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid != os.getuid():
+        raise NotWritableError(
+            f"{folder} belongs to another user",
+            why="sockets and locks there would be theirs",
+            hint="remove that folder, or name another one with SM120_RUNTIME_DIR",
+        )
+
+
 def write_text(target: Path, text: str) -> None:
     """Write a text file (UTF-8) atomically."""
     with atomic_path(target) as temporary:

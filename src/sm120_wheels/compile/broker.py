@@ -25,7 +25,8 @@ from pathlib import Path
 from sm120_wheels.compile import budget
 from sm120_wheels.compile.admission import Admission
 from sm120_wheels.compile.client import Client, Stage
-from sm120_wheels.compile.protocol import MESSAGE_MAX, decode, make_private_folder, peer
+from sm120_wheels.compile.protocol import MESSAGE_MAX, decode, peer
+from sm120_wheels.files import make_private_folder
 
 _MEASURE_S = 0.5
 _SAVE_S = 5.0

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 from sm120_wheels import paths
-from sm120_wheels.compile.protocol import make_private_folder, socket_path
+from sm120_wheels.compile.protocol import socket_path
 from sm120_wheels.errors import HostCompilerError
-from sm120_wheels.files import atomic_path, sha256_file
+from sm120_wheels.files import atomic_path, make_private_folder, sha256_file
 from sm120_wheels.process import run
 
 _SOURCE = Path(__file__).with_name("launcher.c")

@@ -79,13 +79,6 @@ def socket_path(root: Path | None = None) -> Path:
     return Path(tempfile.gettempdir()) / f"sm120-{os.getuid()}-{digest}" / _NAME
 
 
-def make_private_folder(folder: Path) -> None:
-    """Make a folder that only this user can enter; one that another user owns is refused with PermissionError."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to another user")
-
-
 def connect(path: Path, *, timeout_s: float = 5.0) -> socket.socket:
     """A connection to the broker; OSError when there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

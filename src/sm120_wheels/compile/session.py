@@ -24,11 +24,11 @@ from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.compile.launcher import launcher as make_launcher
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile, store_path
 from sm120_wheels.compile.progress import Progress, watch
-from sm120_wheels.compile.protocol import make_private_folder, owner_text, socket_path
+from sm120_wheels.compile.protocol import owner_text, socket_path
 from sm120_wheels.compile.summary import CompileSummary, read_records, summarise
 from sm120_wheels.compile.trace import write_trace
 from sm120_wheels.errors import BrokerNotStartedError, CompilerKilledError
-from sm120_wheels.files import human_bytes, write_json
+from sm120_wheels.files import human_bytes, make_private_folder, write_json
 from sm120_wheels.process import run
 
 #: ninja's job count: enough that the broker sees what there is to choose from. A waiting launcher holds about 0.3 MB.

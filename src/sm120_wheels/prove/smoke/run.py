@@ -232,7 +232,7 @@ def gpu_lock(gpu: Gpu) -> Iterator[None]:
     """Keep a GPU for this run: two at once would measure each other. Raises :class:`BusyError`."""
     name = (gpu.uuid or f"index-{gpu.index}").replace("/", "_")
     root = paths.runtime_root()
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_private_folder(root)
     with files.locked(root / f"smoke-{name}.lock", what=f"GPU {gpu.index} ({gpu.name})", timeout_s=0):
         yield
 
