@@ -187,8 +187,8 @@ def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def source_options(function: F) -> F:
-    """Where sources and tools come from."""
+def fetch_options(function: F) -> F:
+    """Where sources come from."""
     return _apply(
         function,
         click.option(
@@ -197,6 +197,14 @@ def source_options(function: F) -> F:
             help="Take sources from another place, e.g. file:///srv/git/{owner}+{name}/repo. Also SM120_MIRROR.",
         ),
         click.option("--offline/--online", default=None, help="Use nothing but the cache and file: mirrors."),
+    )
+
+
+def source_options(function: F) -> F:
+    """Where sources and tools come from."""
+    return _apply(
+        function,
+        fetch_options,
         click.option(
             "--cuda-from",
             "cuda_source",

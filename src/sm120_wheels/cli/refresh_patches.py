@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sm120_wheels import patch, patch_refresh, paths, recipe, settings
-from sm120_wheels.cli.options import json_option
+from sm120_wheels.cli.options import fetch_options, json_option
 from sm120_wheels.console import out
 from sm120_wheels.fetch import fetch_source
 from sm120_wheels.recipe import PackageVersion
@@ -19,8 +19,7 @@ from sm120_wheels.recipe import PackageVersion
 @click.argument("name", metavar="RECIPE")
 @click.option("--version", "new", required=True, metavar="X.Y.Z", help="Version of the recipe that gets the patches.")
 @click.option("--from", "old", metavar="X.Y.Z", help="Version whose patches are moved. Default: the nearest older one.")
-@click.option("--mirror", metavar="TEMPLATE", help="Take sources from another place. Also SM120_MIRROR.")
-@click.option("--offline/--online", default=None, help="Use nothing but the cache and file: mirrors.")
+@fetch_options
 @json_option
 def command(name: str, new: str, old: str | None, mirror: str | None, offline: bool | None, as_json: bool) -> None:
     """Move RECIPE's patches to a new version of it by three-way merge, and write them into patches/RECIPE/NEW/.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sm120_wheels import paths, settings
-from sm120_wheels.cli.options import json_option
+from sm120_wheels.cli.options import fetch_options, json_option
 from sm120_wheels.console import note, out
 from sm120_wheels.report import columns
 
@@ -33,8 +33,7 @@ from sm120_wheels.report import columns
     help="A check that need not have been run: smoke where no GPU is at hand. Shown as not run all the same.",
 )
 @click.option("--only", multiple=True, metavar="CHECK", help="Run only these checks (repeatable).")
-@click.option("--mirror", metavar="TEMPLATE", help="Take sources from another place, as sm120 build does.")
-@click.option("--offline/--online", default=None, help="Use nothing but the cache: what needs more is not run.")
+@fetch_options
 @json_option
 def command(
     places: tuple[Path, ...],
@@ -48,6 +47,7 @@ def command(
 ) -> None:
     """Check everything that a publish relies on: the checkout, the wheels (or all in dist/), and the index.
 
+    With --offline, what needs more than the cache is not run.
     Exit codes: 0 all passed; 83 a check failed; 84 nothing failed, but something was not run.
     """
     from sm120_wheels.release import checkout
