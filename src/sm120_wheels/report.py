@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def print_build(result: BuildResult) -> None:
     if left_out:
         names = "; ".join(f"{component.name} ({component.why})" for component in left_out)
         out.print(f"  partial: without {names}", markup=False)
-    paths = " ".join(str(_shown(Path(wheel["path"]))) for wheel in result.wheels)
+    paths = shlex.join(str(_shown(Path(wheel["path"]))) for wheel in result.wheels)
     out.print(f"  install: pip install {paths}", markup=False)
 
 

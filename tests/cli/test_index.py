@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,6 +159,10 @@ def test_which_gives_the_wheel_that_fits(sm120: Run, tmp_path: Path) -> None:
     told = json.loads(sm120("which", "sm120-selftest", *_MACHINE, "--torch", "none", "--json")[1])
     assert told["wheel"]["filename"] == wheel.name
     assert Path(told["file"]).read_bytes() == wheel.read_bytes()
+    (tmp_path / "wheels").rename(tmp_path / "my wheels")
+    shown = sm120("which", "sm120-selftest", *_MACHINE, "--torch", "none", "--index", tmp_path / "my wheels")[1]
+    (line,) = [line for line in shown.splitlines() if line.startswith("pip install")]
+    assert Path(shlex.split(line)[2]).name == wheel.name, "one word for a shell"
 
 
 @pytest.mark.parametrize(

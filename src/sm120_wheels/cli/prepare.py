@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -42,7 +43,8 @@ def command(request: BuildRequest, into: Path, options: BuildOptions, as_json: b
         out.print_json(json.dumps(told))
         return
     out.print(f"{done.plan.identifier} is prepared in {into}", markup=False)
-    out.print(f"  export SKBUILD_CMAKE_ARGS=-C{done.cache} CUDACXX={done.cuda}/bin/nvcc", markup=False)
-    out.print(f"  {done.python} -m build --wheel --no-isolation {done.project}", markup=False)
-    locks = " ".join(f"-r {lock}" for lock in done.tools)
-    out.print(f"or in an environment of your own: pip install --require-hashes {locks}", markup=False)
+    settings = ["export", f"SKBUILD_CMAKE_ARGS=-C{done.cache}", f"CUDACXX={done.cuda}/bin/nvcc"]
+    build = [str(done.python), "-m", "build", "--wheel", "--no-isolation", str(done.project)]
+    install = ["pip", "install", "--require-hashes", *(word for lock in done.tools for word in ("-r", str(lock)))]
+    out.print(f"  {shlex.join(settings)}\n  {shlex.join(build)}", markup=False)
+    out.print(f"or in an environment of your own: {shlex.join(install)}", markup=False)

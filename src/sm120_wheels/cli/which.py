@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -88,7 +89,7 @@ def _show(wheel: Wheel, notes: tuple[str, ...], index: str) -> None:
         out(f"note: {text}", markup=False)
     base = which.base_address(index)
     if not base:
-        out(f"\npip install {which.address_of(wheel, index)}", markup=False)
+        out(f"\npip install {shlex.quote(which.address_of(wheel, index))}", markup=False)
         return
     for line in commands(wheel):
         out(f"\n# {line.name}\n{line.before}{base}{line.path}{line.after}", markup=False)
