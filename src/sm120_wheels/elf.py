@@ -11,10 +11,11 @@ Format: System V ABI, chapters 4 and 5.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from sm120_wheels.errors import WheelInvalidError
 
@@ -28,12 +29,13 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
+_OTHER_AT = 5  # where st_other lies in it
 _RELA = struct.Struct("<QQq")
 _REL = struct.Struct("<QQ")
 
 SHT_NULL, SHT_RELA, SHT_NOBITS, SHT_REL, SHT_DYNSYM = 0, 4, 8, 9, 11
 PT_LOAD, PT_DYNAMIC = 1, 2
-STB_WEAK = 2
+STB_GLOBAL, STB_WEAK = 1, 2
 _SHN_XINDEX = 0xFFFF
 
 
@@ -103,8 +105,7 @@ class Elf:
             Segment(type=kind, offset=offset, address=address, size=size)
             for kind, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(headers)
         ]
-        self.sections = self._read_sections(shoff, shentsize, shnum, shstrndx)
-        self._by_name = {s.name: s for s in reversed(self.sections)}
+        self._headers, self._names = self._read_sections(shoff, shentsize, shnum, shstrndx)
 
     def _damaged(self, why: str) -> WheelInvalidError:
         return WheelInvalidError(
@@ -119,9 +120,10 @@ class Elf:
             )
         return self.view[offset : offset + size]
 
-    def _read_sections(self, offset: int, entry: int, count: int, names_at: int) -> list[Section]:
+    def _read_sections(self, offset: int, entry: int, count: int, names_at: int) -> tuple[list[tuple[int, ...]], bytes]:
+        """The section headers as they are, and the table of their names."""
         if offset == 0:
-            return []
+            return [], b""
         if entry != _SECTION.size:
             raise self._damaged(f"section headers of {entry} bytes")
         if count == 0 or names_at == _SHN_XINDEX:  # more than 65,279 sections: the true numbers are in the first header
@@ -131,17 +133,40 @@ class Elf:
         raw = list(_SECTION.iter_unpack(self._window(offset, entry * count, "the section header table")))
         if names_at >= len(raw):
             raise self._damaged("the section names are missing")
-        names = bytes(self._window(raw[names_at][4], raw[names_at][5], "the section names"))
-        return [
-            Section(
-                index=i, name=_string(names, r[0]), type=r[1], flags=r[2], offset=r[4], size=r[5], link=r[6], info=r[7]
-            )
-            for i, r in enumerate(raw)
-        ]
+        return raw, bytes(self._window(raw[names_at][4], raw[names_at][5], "the section names"))
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """All sections, in the file's order."""
+        return [self._section(i) for i in range(len(self._headers))]
+
+    def _section(self, index: int) -> Section:
+        name, kind, flags, _, offset, size, link, info, _, _ = self._headers[index]
+        return Section(
+            index=index,
+            name=_string(self._names, name),
+            type=kind,
+            flags=flags,
+            offset=offset,
+            size=size,
+            link=link,
+            info=info,
+        )
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name."""
-        return self._by_name.get(name)
+        """The first section of that name.
+
+        Found in the headers themselves: a cubin has thousands of sections, and an audit asks for four of them.
+        """
+        if "sections" in self.__dict__:
+            return self._by_name.get(name)
+        wanted = name.encode() + b"\0"
+        starts = self._names.startswith
+        return next((self._section(i) for i, header in enumerate(self._headers) if starts(wanted, header[0])), None)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Section]:
+        return {s.name: s for s in reversed(self.sections)}
 
     def data(self, section: Section) -> memoryview:
         """A section's bytes; empty for one that takes no room in the file (.bss)."""
@@ -171,36 +196,27 @@ class Elf:
         raise self._damaged(f"no segment holds address {address:#x}")
 
     def _strings(self, table: Section) -> memoryview:
-        if table.link >= len(self.sections):
+        if table.link >= len(self._headers):
             raise self._damaged(f"section {table.name} refers to a missing string table")
-        return self.data(self.sections[table.link])
+        return self.data(self._section(table.link))
 
-    def symbols(self, table: str = ".symtab", keep: Callable[[int, int, int], bool] | None = None) -> list[Symbol]:
-        """The symbols of a table, or those for which ``keep(st_info, st_other, st_shndx)`` holds.
+    def symbols(self, table: str = ".symtab", *, other_bits: int = 0) -> list[Symbol]:
+        """The symbols of a table, or those whose ``st_other`` has one of these bits.
 
-        The filter comes before names are read: a cubin can have a thousand symbols for each kernel.
+        The filter comes before anything is unpacked: a cubin can have a thousand symbols for each kernel.
         """
         section = self.section(table)
         if section is None:
             return []
-        # One copy of the string table: slicing bytes is much faster than slicing a memoryview for each name.
+        # One copy of the tables: slicing bytes is much faster than slicing a memoryview for each name.
         strings = bytes(self._strings(section))
-        data = self.data(section)
-        whole = data[: len(data) // _SYMBOL.size * _SYMBOL.size]
-        return [
-            Symbol(
-                index=i,
-                name=_string(strings, name),
-                value=value,
-                size=size,
-                type=info & 15,
-                bind=info >> 4,
-                other=other,
-                section=shndx,
-            )
-            for i, (name, info, other, shndx, value, size) in enumerate(_SYMBOL.iter_unpack(whole))
-            if keep is None or keep(info, other, shndx)
-        ]
+        data = bytes(self.data(section))
+        count = len(data) // _SYMBOL.size
+        indices: Iterable[int] = range(count)
+        if other_bits:
+            marks = data[_OTHER_AT : count * _SYMBOL.size : _SYMBOL.size].translate(_marks(other_bits))
+            indices = (match.start() for match in re.finditer(b"\1", marks))
+        return [_symbol(i, strings, _SYMBOL.unpack_from(data, i * _SYMBOL.size)) for i in indices]
 
     @cached_property
     def _relocated_by(self) -> dict[str, Section]:
@@ -218,6 +234,26 @@ class Elf:
                     for e in layout.iter_unpack(whole)
                 ]
         return []
+
+
+def _symbol(index: int, strings: bytes, raw: tuple[int, ...]) -> Symbol:
+    name, info, other, section, value, size = raw
+    return Symbol(
+        index=index,
+        name=_string(strings, name),
+        value=value,
+        size=size,
+        type=info & 15,
+        bind=info >> 4,
+        other=other,
+        section=section,
+    )
+
+
+@cache
+def _marks(bits: int) -> bytes:
+    """A translation table: 1 for the bytes that have one of these bits."""
+    return bytes(bool(byte & bits) for byte in range(256))
 
 
 def _string(table: bytes, offset: int) -> str:

@@ -15,6 +15,7 @@ from sm120_wheels import cli
 from sm120_wheels.toolchain.cuda import CudaToolkit
 from tests.wheel.conftest import RawWheel
 from tests.wheel.conftest import compile_library as compile_library
+from tests.wheel.conftest import empty_library as empty_library
 from tests.wheel.conftest import extension as extension
 from tests.wheel.conftest import raw_wheel as raw_wheel
 
@@ -64,6 +65,22 @@ namespace cub { template <typename T> __global__ void EmptyKernel() {} }
 template __global__ void cub::EmptyKernel<void>();
 """
 
+#: As PyTorch does it: a variant for other GPUs is compiled for all, and which one is launched is decided at run time.
+TORCH = """
+#include <cstdio>
+template <int N> __global__ void vectorized_elementwise_kernel(float *a) {
+  if (N < 8) a[threadIdx.x] = N;
+#if __CUDA_ARCH__ / 100 == 9
+  else a[threadIdx.x] = 8;
+#else
+  else { printf("This kernel supports only sm_90 and sm_10x"); __trap(); }
+#endif
+}
+void launch(float *a, bool wide) {
+  if (wide) vectorized_elementwise_kernel<8><<<1, 1>>>(a); else vectorized_elementwise_kernel<4><<<1, 1>>>(a);
+}
+"""
+
 #: A kernel that prints, alone and behind another one: the address of its string lies elsewhere in the table.
 SPEAKING = """
 #include <cstdio>
@@ -111,6 +128,7 @@ def samples(pypi_cuda: CudaToolkit, tmp_path_factory: pytest.TempPathFactory) ->
     (folder / "changed.cu").write_text(KERNELS.replace("a[threadIdx.x] = 1;", "a[threadIdx.x] = 5;"))
     (folder / "traps.cu").write_text(TRAPS)
     (folder / "speaking.cu").write_text(SPEAKING)
+    (folder / "torch.cu").write_text(TORCH)
     elsewhere = folder / "elsewhere"  # the same file name in another folder: another hash in names
     elsewhere.mkdir()
     (elsewhere / "kernels.cu").write_text(KERNELS)
@@ -123,6 +141,8 @@ def samples(pypi_cuda: CudaToolkit, tmp_path_factory: pytest.TempPathFactory) ->
         (*shared, *gencode("120f"), "-o", "libfamily.so", "kernels.cu"),
         (*shared, *gencode("120a"), "-o", "libonly.so", "kernels.cu"),
         (*shared, *gencode("compute_80"), "-o", "libptx.so", "kernels.cu"),
+        (*shared, *gencode("90a"), "-o", "libhopper.so", "kernels.cu"),
+        (*shared, *gencode("90", "120"), "-o", "libtorch_cuda.so", "torch.cu"),
         ("-c", *gencode("120a"), "-o", "changed.o", "changed.cu"),
         ("-cubin", "-arch=sm_120a", "-o", "speaks.cubin", "speaking.cu"),
         ("-cubin", "-arch=sm_120a", "-DMORE", "-o", "speaks_more.cubin", "speaking.cu"),

@@ -23,6 +23,7 @@ def library(member: str = "a/ops.so", **changes: Any) -> Library:
         "versions": {"libc.so.6": frozenset({"GLIBC_2.2.5"})},
         "init_functions": (),
         "undefined": frozenset(),
+        "python_symbols": frozenset(),
     }
     return Library(**{**values, **changes})
 

@@ -49,7 +49,7 @@ def _capability(text: str) -> Capability:
 @click.option(
     "--cuda",
     "cuda_major",
-    type=int,
+    type=click.IntRange(min=1),
     metavar="MAJOR",
     help="CUDA major it must be linked with; default: the wheel's label.",
 )
@@ -61,7 +61,9 @@ def _capability(text: str) -> Capability:
 )
 @click.option("--strict", is_flag=True, help="What the filename promises and the libraries do not keep fails.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with a size treemap.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page with a size treemap."
+)
 def command(
     subjects: tuple[str, ...],
     targets: tuple[str, ...],

@@ -94,8 +94,8 @@ def command(
 def _check(result: Comparison, ours: str, reference: str) -> None:
     if result.holds:
         return
-    for side, archs in ((ours, result.archs[0]), (reference, result.archs[1])):
-        wanted = result.arch if side == ours else result.reference_arch
+    sides = ((ours, result.arch, result.archs[0]), (reference, result.reference_arch, result.archs[1]))
+    for side, wanted, archs in sides:
         if wanted.sm not in archs:
             raise EquivalenceFailedError(
                 f"{side} has no machine code for {wanted.sm}", why=f"it has {', '.join(archs) or 'none'}"

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -31,6 +33,9 @@ Capability = tuple[int, int]
 
 #: Machine code that is unpacked at the same time while traps are looked for.
 _BATCH_BYTES = 512 << 20
+
+#: Pieces of machine code that are unpacked ahead, of up to some 100 MB each.
+_AHEAD = 3
 
 #: Libraries whose soname carries CUDA's own major (libcufft, libcurand … count for themselves).
 _CUDA_SONAMES = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti|nvvm)\.so\.(\d+)$")
@@ -184,9 +189,9 @@ def _read(
     targets: tuple[Capability, ...],
     abi3_baseline: tuple[int, int] | None,
 ) -> _Read:
-    where = f"{subject.path.name}: {member.name}" if subject.is_wheel else member.name
+    where = inputs.place(subject, member)
     with inputs.mapped(subject, member) as (buffer, path):
-        linked = dynamic.read_library(path, member=member.name) if member.kind == "host" else None
+        linked = dynamic.read_library(path, member=member.name, where=where) if member.kind == "host" else None
         abi3 = tags.abi3_problems([linked], baseline=abi3_baseline) if linked and abi3_baseline else []
         images = _images(member, buffer, where, targets)
     library = Library(
@@ -263,17 +268,18 @@ def _batches(indices: Sequence[int], images: Sequence[Image]) -> Iterator[list[i
 
 def _drop_what_is_meant(images: list[Image], opened: dict[int, Callable[[], Cubin]]) -> None:
     """Take out the traps that are no better on any other architecture: they are no guards."""
-    for index, image in enumerate(images):
-        if all(trap.reason == "guard" for trap in image.traps):
-            continue
-        others = [
-            opened[i]()
-            for i, other in enumerate(images)
-            if i in opened and other.container == image.container and other.arch != image.arch
-        ]
-        meant = by_design([(trap, others) for trap in image.traps])
-        kept = tuple(trap for trap, by_intent in zip(image.traps, meant, strict=True) if not by_intent)
-        images[index] = replace(image, traps=kept)
+    suspicious = [i for i, image in enumerate(images) if any(trap.reason != "guard" for trap in image.traps)]
+    meant = by_design([(images[i].traps, _others(i, images, opened)) for i in suspicious])
+    for index, by_intent in zip(suspicious, meant, strict=True):
+        kept = tuple(trap for trap, is_meant in zip(images[index].traps, by_intent, strict=True) if not is_meant)
+        images[index] = replace(images[index], traps=kept)
+
+
+def _others(index: int, images: Sequence[Image], opened: dict[int, Callable[[], Cubin]]) -> Iterator[Cubin]:
+    """The code of other architectures in the same container, unpacked one after the other."""
+    for i, image in enumerate(images):
+        if i in opened and image.container == images[index].container and image.arch != images[index].arch:
+            yield opened[i]()
 
 
 def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tuple[Image, Callable[[], Cubin] | None]]:
@@ -290,10 +296,11 @@ def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tup
         entries = list(fatbin.entries(buffer, 0, member.bytes, where=where))
     else:
         entries = fatbin.entries_of_elf(Elf(buffer, where))
+    code = [partial(_unpack, entry, buffer, where) for entry in entries if entry.kind == "sass"]
+    cubins = zip(code, _ahead(code), strict=True)
     for entry in entries:
         if entry.kind == "sass":
-            again = partial(_unpack, entry, buffer, where)
-            cubin = again()
+            again, cubin = next(cubins)
             image = _cubin_image(
                 cubin,
                 container=entry.container,
@@ -324,6 +331,18 @@ def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tup
                 ),
                 None,
             )
+
+
+def _ahead(jobs: Iterable[Callable[[], Cubin]]) -> Iterator[Cubin]:
+    """The answers in order, the next few being worked on in threads: unpacking leaves the interpreter's lock alone."""
+    with ThreadPoolExecutor(_AHEAD) as pool:
+        waiting: deque[Future[Cubin]] = deque()
+        for job in jobs:
+            waiting.append(pool.submit(job))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _unpack(entry: fatbin.Entry, buffer: Buffer, where: str) -> Cubin:

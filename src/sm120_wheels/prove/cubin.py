@@ -93,7 +93,7 @@ class Cubin:
     @cached_property
     def kernels(self) -> list[Kernel]:
         found = []
-        for symbol in self.elf.symbols(keep=_is_kernel):
+        for symbol in self._kernel_symbols():
             if symbol.section < len(self.elf.sections):
                 section = self.elf.sections[symbol.section]
                 found.append(Kernel(name=symbol.name, code=self.elf.data(section), symbol=symbol))
@@ -101,7 +101,11 @@ class Cubin:
 
     def kernel_names(self) -> tuple[str, ...]:
         """The kernels' names alone: much cheaper where the code is not looked at."""
-        return tuple(s.name for s in self.elf.symbols(keep=_is_kernel))
+        return tuple(s.name for s in self._kernel_symbols())
+
+    def _kernel_symbols(self) -> list[Symbol]:
+        marked = self.elf.symbols(other_bits=STO_CUDA_ENTRY)
+        return [s for s in marked if s.type == STT_FUNC and s.section != 0]
 
     @cached_property
     def symbols(self) -> list[Symbol]:
@@ -168,10 +172,6 @@ class Cubin:
         data = bytes(self.elf.data(section)[symbol.value :])
         text = data[: data.find(b"\0")] if b"\0" in data else data
         return text.decode("utf-8", "replace")
-
-
-def _is_kernel(info: int, other: int, section: int) -> bool:
-    return info & 15 == STT_FUNC and bool(other & STO_CUDA_ENTRY) and section != 0
 
 
 def _attributes(data: memoryview) -> Iterator[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sm120_wheels.arch import Arch
+from sm120_wheels.errors import SettingError
 from sm120_wheels.prove import inputs, prints
 from sm120_wheels.prove.addresses import table_offsets
 from sm120_wheels.prove.names import brief, demangle
@@ -124,6 +125,12 @@ def _reference_members(
             skipped.append((member.name, skips[member.name]))
         else:
             members.append(member)
+    if patterns and not members:
+        raise SettingError(
+            f"no library of {reference.path.name} has a name like {' or '.join(patterns)}",
+            where="--library",
+            hint=f"it has {', '.join(m.name for m in reference.members) or 'none'}",
+        )
     return members, skipped
 
 

@@ -45,7 +45,7 @@ _FLAG_ARCH_SPECIFIC = 0x100000
 _FLAG_FAMILY = 0x200000
 
 #: No cubin or PTX comes near this once unpacked (the largest seen has 40 MB); a header that claims more is damaged.
-MAX_UNPACKED_BYTES = 4 << 30
+MAX_UNPACKED_BYTES = 1 << 30
 
 Kind = Literal["sass", "ptx", "lto", "other"]
 Compression = Literal["none", "lz4", "zstd"]

@@ -68,9 +68,27 @@ class Subject:
         return f"{match[1]}.{match[2]}" if match else ""
 
 
+def place(subject: Subject, member: Member) -> str:
+    """Where a member is, for errors: its wheel is named too, since what it is unpacked to is gone by then."""
+    if subject.is_wheel:
+        return f"{subject.path}: {member.name}"
+    return str(subject.path / member.name if subject.path.is_dir() else subject.path)
+
+
 def subject(text: str) -> Subject:
     """Find out what the user named. Raises :class:`WheelInvalidError` where it is nothing that can be read."""
-    path = Path(text)
+    try:
+        return _subject(text, Path(text))
+    except OSError as exc:
+        raise WheelInvalidError(
+            f"{exc.filename or text} cannot be read",
+            where=text,
+            why=exc.strerror or str(exc),
+            hint="check its owner and mode",
+        ) from exc
+
+
+def _subject(text: str, path: Path) -> Subject:
     if path.suffix == ".whl":
         with open_wheel(path, same_tags=False) as wheel:
             return Subject(
@@ -82,8 +100,8 @@ def subject(text: str) -> Subject:
                 tag_problem=wheel.tag_problem(),
                 excluded=excluded_of(wheel),
             )
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file())
+    if text and path.is_dir():  # an empty name would be the folder that one happens to be in
+        files = _files_below(path)
         members = [m for p in files if (m := _file_member(p, p.relative_to(path).as_posix()))]
         sources = (p.read_bytes() for p in files if p.suffix == ".py")
         return Subject(path=path, name=path.name, version="", is_wheel=False, members=_told_apart(members, sources))
@@ -100,7 +118,22 @@ def subject(text: str) -> Subject:
     return _installed(text)
 
 
+def _files_below(folder: Path) -> list[Path]:
+    """Every file of a folder. Links to files count; links to folders are not followed. Raises :class:`OSError`."""
+
+    def refuse(error: OSError) -> None:
+        raise error  # os.walk would leave out what it may not read, and then there would seem to be nothing in it
+
+    found = (Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(path for path in found if path.is_file())
+
+
 def _installed(text: str) -> Subject:
+    if os.path.lexists(text) or "/" in text or not text:
+        raise WheelInvalidError(
+            f"{text} is not a file" if os.path.lexists(text) else f"there is no file {text!r}",
+            hint="give the path of a wheel, library or folder",
+        )
     try:
         found = importlib.metadata.distribution(text)
     except (importlib.metadata.PackageNotFoundError, ValueError) as exc:
@@ -110,6 +143,16 @@ def _installed(text: str) -> Subject:
         ) from exc
     root = Path(str(found.locate_file(""))).resolve()
     paths = [Path(str(file.locate())).resolve() for file in found.files or ()]
+    lost = [path for path in paths if _NAMES.search(path.name) and not path.is_file()]
+    if lost or not paths:
+        raise WheelInvalidError(
+            f"the installed {found.name} is not whole",
+            where=str(lost[0] if lost else root),
+            why=f"{len(lost)} libraries are on its list and not there"
+            if lost
+            else "it has no list of its files (RECORD)",
+            hint="install it again, or give the folder that it lies in",
+        )
     files = [path for path in paths if path.is_file() and path.is_relative_to(root)]
     members = [m for path in files if (m := _file_member(path, path.relative_to(root).as_posix()))]
     sources = (path.read_bytes() for path in files if path.suffix == ".py")
@@ -191,16 +234,23 @@ def read_members(
 ) -> list[_T]:
     """Apply ``read`` to each member, the largest first, in parallel processes; answers in the order given.
 
-    ``read`` must be picklable. ``workers`` 0 means one for each CPU that this process may use.
+    ``read`` must be picklable. ``workers`` 0 means one for each CPU that this process may use. This process is one of
+    the workers, the one that starts at once: it reads the largest member, then whatever no other has begun.
     """
     workers = min(len(jobs), workers or len(os.sched_getaffinity(0)))
     if workers <= 1 or sum(m.bytes for _, m in jobs) < _WORTH_PROCESSES:
         return [read(subject, member) for subject, member in jobs]
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][1].bytes)
     # spawn, not fork: the caller may have threads (a progress display, a test runner)
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {i: pool.submit(read, *jobs[i]) for i in order}
-        return [running[i].result() for i in range(len(jobs))]
+    with ProcessPoolExecutor(workers - 1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            running = {i: pool.submit(read, *jobs[i]) for i in order[1:]}
+            done = {order[0]: read(*jobs[order[0]])}
+            done |= {i: read(*jobs[i]) for i in order[1:] if running[i].cancel()}
+            return [done[i] if i in done else running[i].result() for i in range(len(jobs))]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _close(buffer: mmap.mmap) -> None:

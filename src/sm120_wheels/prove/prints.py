@@ -81,13 +81,13 @@ def codes(subject: inputs.Subject, arch: Arch, members: Iterable[inputs.Member],
 def _take(subject: inputs.Subject, member: inputs.Member, *, arch: Arch) -> tuple[list[Print], set[str]]:
     seen: set[str] = set()
     with inputs.mapped(subject, member) as (buffer, _):
-        cubins = list(_cubins(member, buffer, arch, seen))
+        cubins = list(_cubins(member, buffer, inputs.place(subject, member), arch, seen))
         return [p for p, _, _ in _prints(member, cubins, arch)], seen
 
 
 def _codes(subject: inputs.Subject, member: inputs.Member, *, arch: Arch, keys: frozenset[str]) -> list[Code]:
     with inputs.mapped(subject, member) as (buffer, _):
-        cubins = list(_cubins(member, buffer, arch, set()))
+        cubins = list(_cubins(member, buffer, inputs.place(subject, member), arch, set()))
         return [
             Code(
                 kernel=p,
@@ -98,26 +98,28 @@ def _codes(subject: inputs.Subject, member: inputs.Member, *, arch: Arch, keys: 
         ]
 
 
-def _cubins(member: inputs.Member, buffer: Buffer, arch: Arch, seen: set[str]) -> Iterable[tuple[int, Cubin]]:
+def _cubins(
+    member: inputs.Member, buffer: Buffer, where: str, arch: Arch, seen: set[str]
+) -> Iterable[tuple[int, Cubin]]:
     if member.kind == "ptx":
         return
     if member.kind == "cubin":
-        cubin = Cubin(buffer, member.name)
+        cubin = Cubin(buffer, where)
         seen.add(cubin.arch.sm)
         if cubin.arch == arch:
             yield 0, cubin
         return
     if member.kind == "fatbin":
-        entries = list(fatbin.entries(buffer, 0, member.bytes, where=member.name))
+        entries = list(fatbin.entries(buffer, 0, member.bytes, where=where))
     else:
-        entries = fatbin.entries_of_elf(Elf(buffer, member.name))
+        entries = fatbin.entries_of_elf(Elf(buffer, where))
     code = [e for e in entries if e.kind == "sass"]
     only_linkable = all(e.linkable for e in code)  # an object file with relocatable code: compare what will be linked
     for entry in code:
         if not entry.linkable or only_linkable:
             seen.add(entry.arch.sm)
             if entry.arch == arch:
-                yield entry.container, Cubin(entry.payload(buffer, member.name), member.name)
+                yield entry.container, Cubin(entry.payload(buffer, where), where)
 
 
 def _prints(

@@ -22,7 +22,7 @@ listed in :data:`EMPTY_BY_DESIGN`. Only kernels that can be one of these are dis
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,6 +62,9 @@ _IDLE = {"LDC", "LDCU", "ULDC", "MOV", "UMOV", "NOP", "EXIT", "ACQBULK", "PREEXI
 # Opcode numbers (the low 12 bits of an instruction) of sm_70 to sm_121, read off nvdisasm's --hex output. They only
 # choose what is disassembled: a wrong one could hide a trap, so the tests compare them with nvdisasm.
 _OP_BPT, _OP_STG = 0x95C, 0x986
+_OP_SETS_UP = (0xB82, 0xA02)  # LDC, and MOV from a constant: how sm_90 and later, and those before, load R1
+#: An EXIT that nothing is a condition of; what follows in its 16 bytes is scheduling.
+_EXIT = bytes.fromhex("4d79 0000 0000 0000 0000 8003")
 _SMALL = 8  # instructions; an empty kernel has three
 _SMALL_BYTES = 1024
 #: Bytes. Larger kernels are only looked at for known guards: what just reports or aborts has some hundred bytes.
@@ -108,33 +111,37 @@ def find_traps(cubins: Sequence[Cubin]) -> list[TrapReading]:
     return [r for r in readings if r is not None]
 
 
-def by_design(suspects: Sequence[tuple[Trap, Sequence[Cubin]]]) -> list[bool]:
-    """For each trap and the code of other architectures for the same translation unit: is the kernel no better there?
+def by_design(suspects: Sequence[tuple[Sequence[Trap], Iterable[Cubin]]]) -> list[list[bool]]:
+    """For each of the traps of a piece of code, given the code of other architectures for the same translation unit:
+    is the kernel no better there?
 
     Then what it does is meant, and has nothing to do with the architecture. False where no other architecture has
-    the kernel, and for known guards.
+    the kernel, and for known guards. One run of nvdisasm for each of the other architectures, or none.
     """
-    answers = [False] * len(suspects)
-    jobs: dict[Arch, list[tuple[int, Cubin, Kernel]]] = {}
-    better: set[int] = set()
-    for n, (trap, others) in enumerate(suspects):
-        for cubin in others if trap.reason != "guard" else ():
-            for kernel in cubin.kernels:
-                if kernel.name == trap.kernel:
-                    large = len(kernel.code) > _LARGEST_READ_WHOLE
-                    if large or _has(bytes(kernel.code), _OP_STG) or cubin.arch.sm not in readable_archs():
-                        better.add(n)
-                    else:
-                        jobs.setdefault(cubin.arch, []).append((n, cubin, kernel))
+    known: set[tuple[int, int]] = set()  # (piece of code, trap of it)
+    better: set[tuple[int, int]] = set()
+    jobs: dict[Arch, list[tuple[tuple[int, int], Cubin, Kernel]]] = {}
+    for n, (traps, others) in enumerate(suspects):
+        for cubin in others:
+            kernels = {kernel.name: kernel for kernel in cubin.kernels}
+            for m, trap in enumerate(traps):
+                kernel = kernels.get(trap.kernel)
+                if trap.reason == "guard" or kernel is None:
+                    continue
+                code = bytes(kernel.code)
+                known.add((n, m))
+                if len(code) > _LARGEST_READ_WHOLE or _has(code, _OP_STG) or cubin.arch.sm not in readable_archs():
+                    better.add((n, m))
+                elif not returns_at_once(code):
+                    jobs.setdefault(cubin.arch, []).append(((n, m), cubin, kernel))
     for arch, all_work in jobs.items():
         work = [job for job in all_work if job[0] not in better]
         listings = disassemble([bytes(k.code) for _, _, k in work], arch)
-        for (n, cubin, kernel), instructions in zip(work, listings, strict=True):
+        for (place, cubin, kernel), instructions in zip(work, listings, strict=True):
             found = classify(cubin, kernel, instructions)
-            answers[n] = True
             if found is None or found.reason == "guard":
-                better.add(n)
-    return [same and n not in better for n, same in enumerate(answers)]
+                better.add(place)
+    return [[(n, m) in known - better for m in range(len(traps))] for n, (traps, _) in enumerate(suspects)]
 
 
 def _find(cubins: Sequence[Cubin], work: Sequence[tuple[int, Kernel, bool]], arch: Arch) -> list[tuple[int, Trap]]:
@@ -145,7 +152,14 @@ def _find(cubins: Sequence[Cubin], work: Sequence[tuple[int, Kernel, bool]], arc
         if trap := _guard(cubins[i], kernel, refers):
             found.append((i, trap))
             caught.add((i, kernel.symbol.index))
-    rest = [(i, k) for i, k, _ in work if (i, k.symbol.index) not in caught and len(k.code) <= _LARGEST_READ_WHOLE]
+    rest = []
+    for i, kernel, _ in work:
+        if (i, kernel.symbol.index) in caught or len(kernel.code) > _LARGEST_READ_WHOLE:
+            continue
+        if returns_at_once(bytes(kernel.code)):
+            found.append((i, Trap(kernel=kernel.name, reason="empty", message="")))
+        else:
+            rest.append((i, kernel))
     listings = disassemble([bytes(k.code) for _, k in rest], arch)
     for (i, kernel), instructions in zip(rest, listings, strict=True):
         if trap := classify(cubins[i], kernel, instructions):
@@ -169,6 +183,16 @@ def _candidates(cubin: Cubin) -> Iterator[tuple[Kernel, bool]]:
             len(code) <= _LARGEST_READ_WHOLE and not _has(code, _OP_STG) and (reports or _has(code, _OP_BPT))
         ):
             yield kernel, False
+
+
+def returns_at_once(code: bytes) -> bool:
+    """Whether a kernel is seen to do nothing without disassembling it: it sets up its stack pointer and exits."""
+    for at in range(0, len(code), INSTRUCTION_BYTES):
+        if code[at : at + len(_EXIT)] == _EXIT:
+            return True
+        if int.from_bytes(code[at : at + 2], "little") & 0xFFF not in _OP_SETS_UP:
+            return False
+    return False
 
 
 def _has(code: bytes, opcode: int) -> bool:

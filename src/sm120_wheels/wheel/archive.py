@@ -18,7 +18,6 @@ import hmac
 import io
 import stat
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
@@ -33,9 +32,9 @@ from packaging.version import InvalidVersion, Version
 
 from sm120_wheels.errors import WheelInvalidError
 from sm120_wheels.files import human_bytes, no_space_is_an_error
+from sm120_wheels.wheel.unpack import beside, unpacked
 from sm120_wheels.wheel.zipsafe import Limits, UnsafeArchiveError, safe_members
 
-_CHUNK = 1 << 20
 _REDOWNLOAD = "download or build the wheel again; do not install this file"
 _HASHES = ("sha256", "sha384", "sha512")
 #: Members that RECORD lists without a hash, or does not list at all (the specification says so).
@@ -97,7 +96,16 @@ def open_wheel(path: Path, *, limits: Limits | None = None, same_tags: bool = Tr
             hint="give the path of a .whl file",
         )
     name = parse_filename(path)
-    with path.open("rb") as stream:
+    try:
+        opened = path.open("rb")
+    except OSError as exc:
+        raise WheelInvalidError(
+            f"{path.name} cannot be read",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            hint="check its owner and mode",
+        ) from exc
+    with opened as stream:
         if stream.read(4) != b"PK\x03\x04":
             raise WheelInvalidError(
                 f"{path.name} is not a zip archive",
@@ -207,20 +215,21 @@ class WheelFile:
     def chunks(self, name: str) -> Iterator[bytes]:
         """A member's bytes piece by piece; after the last one they have been checked against size and RECORD."""
         algorithm, _, wanted = self._recorded_hash(name).partition("=")
-        digest = hashlib.new(algorithm) if algorithm else None
+        digest = hashlib.new(algorithm or "sha256")
         count = 0
-        with self.open(name) as stream:
-            try:
-                while chunk := stream.read(_CHUNK):
+        try:
+            with beside(digest.update, size=self.size(name)) as update:
+                for chunk in unpacked(self._archive, self._info(name), self.path):
                     count += len(chunk)
-                    if digest:
-                        digest.update(chunk)
+                    if count > self.size(name):
+                        break
+                    update(chunk)
                     yield chunk
-            except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as exc:
-                self._refuse("has a damaged member", member=name, why=f"{exc} (after {count} bytes)")
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as exc:
+            self._refuse("has a damaged member", member=name, why=f"{exc} (after {count} bytes)")
         if count != self.size(name):
             self._refuse("has a damaged member", member=name, why=f"{count} bytes where {self.size(name)} are declared")
-        if digest and not hmac.compare_digest(record_hash(digest.digest(), algorithm), f"{algorithm}={wanted}"):
+        if algorithm and not hmac.compare_digest(record_hash(digest.digest(), algorithm), f"{algorithm}={wanted}"):
             self._refuse(
                 "has a member that is not the one RECORD describes",
                 member=name,
@@ -239,9 +248,13 @@ class WheelFile:
         if not target.parent.resolve().is_relative_to(folder.resolve()):
             self._refuse("would be unpacked outside its folder", member=name, why=f"{target.parent} leads elsewhere")
         try:
-            with no_space_is_an_error(target), target.open("xb") as stream:
+            with (
+                no_space_is_an_error(target),
+                target.open("xb") as stream,
+                beside(stream.write, size=self.size(name)) as write,
+            ):
                 for chunk in source:
-                    stream.write(chunk)
+                    write(chunk)
         except FileExistsError:
             raise
         except BaseException:

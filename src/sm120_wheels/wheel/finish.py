@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.tags import Tag
 from packaging.version import InvalidVersion, Version
@@ -24,9 +24,11 @@ from sm120_wheels.wheel import linkage, tags
 from sm120_wheels.wheel.archive import WheelFile, WheelName, open_wheel
 from sm120_wheels.wheel.library import Library, is_host_elf, read_library
 from sm120_wheels.wheel.metadata import edit_metadata, edit_wheel
-from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool, make_sbom
 from sm120_wheels.wheel.version import is_partial
 from sm120_wheels.wheel.write import Member, from_bytes, write_archive
+
+if TYPE_CHECKING:
+    from sm120_wheels.wheel.sbom import AppliedPatch, Source, Tool
 
 #: Where the SBOM lies below dist-info (PEP 770), and the build record.
 SBOM = "sboms/sm120.cdx.json"
@@ -287,6 +289,8 @@ def _made_members(
     # machine code belongs into platlib whatever the backend thought
     wheel_text = edit_wheel(wheel.wheel_text, tags=all_tags, purelib=False if has_code else None)
     yield from_bytes(f"{dist_info}/WHEEL", wheel_text.encode())
+    from sm120_wheels.wheel.sbom import make_sbom  # half a second to import, and who only reads wheels needs none
+
     sbom = make_sbom(
         distribution=wheel.filename.distribution,
         version=version,

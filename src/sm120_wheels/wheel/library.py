@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120_wheels.elf import EM_CUDA, MAGIC, PT_DYNAMIC, SHT_DYNSYM, STB_WEAK, Elf
+from sm120_wheels.elf import EM_CUDA, MAGIC, PT_DYNAMIC, SHT_DYNSYM, STB_GLOBAL, STB_WEAK, Elf, Section
 from sm120_wheels.errors import WheelInvalidError
 
 #: ELF machines as platform tags name them.
@@ -49,6 +49,8 @@ class Library:
     """The ``PyInit_*`` functions it exports: empty for what is not a Python extension."""
     undefined: frozenset[str]
     """Symbols that must come from elsewhere (weak ones left out)."""
+    python_symbols: frozenset[str]
+    """Of an extension: the symbols of Python's C API that it asks for, or that are inlined in it and not local."""
 
     @property
     def filename(self) -> str:
@@ -60,27 +62,28 @@ def is_host_elf(head: bytes) -> bool:
     return len(head) >= 20 and head[:4] == MAGIC and int(struct.unpack_from("<H", head, 18)[0]) != EM_CUDA
 
 
-def read_library(path: Path, *, member: str = "") -> Library | None:
+def read_library(path: Path, *, member: str = "", where: str = "") -> Library | None:
     """Read a file's dynamic section; None where it has none (an object file, a static program).
 
-    Raises :class:`WheelInvalidError` naming ``member`` for a file that is cut short or garbled.
+    Raises :class:`WheelInvalidError` naming ``member`` for a file that is cut short or garbled. ``where`` says where it
+    came from, if that is not ``path``.
     """
-    member = member or path.name
+    member, where = member or path.name, where or str(path)
     try:
         with path.open("rb") as stream:
             buffer = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return library_of(Elf(buffer, str(path)), path, member=member)
     except WheelInvalidError as exc:
-        raise _not_whole(member, path, exc.why) from exc
+        raise _not_whole(member, where, exc.why) from exc
     except (ValueError, IndexError, OverflowError, struct.error, OSError) as exc:
         # whatever the garbled bytes lead to; all of it means the same to a user
-        raise _not_whole(member, path, f"{type(exc).__name__}: {exc}") from exc
+        raise _not_whole(member, where, f"{type(exc).__name__}: {exc}") from exc
 
 
-def _not_whole(member: str, path: Path, why: str) -> WheelInvalidError:
+def _not_whole(member: str, where: str, why: str) -> WheelInvalidError:
     return WheelInvalidError(
         f"{member} is not a whole ELF file",
-        where=str(path),
+        where=where,
         why=why,
         hint="the file was damaged before it was packed: build or download the wheel again",
     )
@@ -95,12 +98,21 @@ def library_of(elf: Elf, path: Path, *, member: str) -> Library | None:
     tags = list(_tags(elf.view[segment.offset : segment.offset + segment.size]))
     last = dict(tags)
     strings = elf.at_address(last[_STRTAB]) if _STRTAB in last else memoryview(b"")
-    init, undefined = set(), set()
-    for name, defined, weak in _symbols(elf, last, bytes(strings)):
-        if defined and name.startswith("PyInit_"):
+    init: set[str] = set()
+    undefined: set[str] = set()
+    python: set[str] = set()
+    table, names = _dynamic_symbols(elf, last, bytes(strings))
+    for start, info, _, where, _, _ in _SYMBOL.iter_unpack(table):
+        name = names[start : names.index(b"\0", start)].decode()
+        if where and name.startswith("PyInit_"):
             init.add(name)
-        elif name and not defined and not weak:
+        elif name and not where and info >> 4 != STB_WEAK:
             undefined.add(name)
+    if init:
+        python = _python_symbols(table, names)
+        symtab = elf.section(".symtab")  # code of Python that was inlined shows up here only
+        if symtab is not None:
+            python |= _python_symbols(*_table_of(elf, symtab))
 
     def named(*kinds: int) -> list[str]:
         return [_string(strings, value) for kind, value in tags if kind in kinds]
@@ -115,6 +127,7 @@ def library_of(elf: Elf, path: Path, *, member: str) -> Library | None:
         versions=_versions(elf, last, strings),
         init_functions=tuple(sorted(init)),
         undefined=frozenset(undefined),
+        python_symbols=frozenset(python),
     )
 
 
@@ -125,19 +138,31 @@ def _tags(dynamic: memoryview) -> Iterator[tuple[int, int]]:
         yield tag, value
 
 
-def _symbols(elf: Elf, tags: dict[int, int], strings: bytes) -> Iterator[tuple[str, bool, bool]]:
-    """(name, defined, weak) of the dynamic symbols: their section's where section headers are left, else as many as
+def _dynamic_symbols(elf: Elf, tags: dict[int, int], strings: bytes) -> tuple[memoryview, bytes]:
+    """The table of dynamic symbols and their names: their section's where section headers are left, else as many as
     the hash table covers."""
     section = next((s for s in elf.sections if s.type == SHT_DYNSYM), None)
     if section is not None:
-        table = elf.data(section)
-        strings = bytes(elf.data(elf.sections[section.link]))
-    elif _SYMTAB in tags:
-        table = elf.at_address(tags[_SYMTAB])[: _SYMBOL.size * _symbol_count(elf, tags)]
-    else:
-        return
-    for name, info, _, where, _, _ in _SYMBOL.iter_unpack(table[: len(table) // _SYMBOL.size * _SYMBOL.size]):
-        yield strings[name : strings.index(b"\0", name)].decode(), where != 0, info >> 4 == STB_WEAK
+        return _table_of(elf, section)
+    if _SYMTAB in tags:
+        return elf.at_address(tags[_SYMTAB])[: _SYMBOL.size * _symbol_count(elf, tags)], strings
+    return elf.view[:0], b""
+
+
+def _table_of(elf: Elf, section: Section) -> tuple[memoryview, bytes]:
+    table = elf.data(section)
+    return table[: len(table) // _SYMBOL.size * _SYMBOL.size], bytes(elf.data(elf.sections[section.link]))
+
+
+def _python_symbols(table: memoryview, names: bytes) -> set[str]:
+    """What a table of symbols has of Python's C API, local symbols and the module's own entry left out."""
+    return {
+        names[start : names.index(b"\0", start)].decode()
+        for start, info, _, _, _, _ in _SYMBOL.iter_unpack(table)
+        if names.startswith((b"Py", b"_Py"), start)
+        and not names.startswith(b"PyInit_", start)
+        and info >> 4 in (STB_GLOBAL, STB_WEAK)
+    }
 
 
 def _symbol_count(elf: Elf, tags: dict[int, int]) -> int:

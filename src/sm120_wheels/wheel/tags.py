@@ -1,28 +1,26 @@
 """Which tags a wheel may carry: the platform from its libraries' symbol versions, abi3 only where it is honoured.
 
-The manylinux policies are auditwheel's and the limited API's symbols abi3audit's; this module only asks them. It never
+The manylinux policies are auditwheel's and the limited API's symbols abi3info's; this module only asks them. It never
 copies a library into the wheel: CUDA, torch and the driver come from elsewhere at run time and are excluded by name.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
-import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from auditwheel.architecture import Architecture
-from auditwheel.libc import Libc
-from auditwheel.policy import Policy, WheelPolicies
+from abi3info import DATAS, FUNCTIONS
+from abi3info.models import PyVersion, Symbol
 from packaging.tags import Tag
 
 from sm120_wheels.errors import UnsupportedTargetError, WheelInvalidError
-from sm120_wheels.process import run
 from sm120_wheels.wheel.library import Library
+
+if TYPE_CHECKING:
+    from auditwheel.policy import Policy, WheelPolicies
 
 #: Libraries that a CUDA wheel takes from the torch and nvidia wheels and from the driver, as file name patterns.
 CUDA_AND_TORCH = (
@@ -105,6 +103,10 @@ def platform_problems(libraries: Sequence[Library], tag: str, *, excluded: Itera
 
 
 def _policies(libraries: Sequence[Library]) -> WheelPolicies:
+    from auditwheel.architecture import Architecture  # a third of a second, and the audit's workers need none of it
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
     machines = {library.machine: library.member for library in libraries}
     if len(machines) != 1:
         raise WheelInvalidError(
@@ -169,38 +171,32 @@ def abi3_problems(libraries: Sequence[Library], *, baseline: tuple[int, int]) ->
     """The Python extensions among ``libraries`` that do not keep to the limited API of ``baseline``.
 
     What exports no ``PyInit_*`` function (a module loaded by ctypes or torch) is not an extension and is not judged.
+    The rule is abi3audit's, over the table that it takes from abi3info. abi3audit itself is a program that takes
+    seconds to start, for each library of an audit; the tests compare with it.
     """
-    extensions = [library for library in libraries if library.init_functions]
-    problems = [
-        Abi3Problem(member=library.member, why=f"its name says it is only for {marker.group(1)}")
-        for library in extensions
-        if (marker := re.search(r"\.(cpython-\d+\w*)[-.]", library.filename))
-    ]
-    named = {problem.member for problem in problems}
-    audited = [library for library in extensions if library.member not in named]
-    if not audited:
-        return problems
-    with tempfile.TemporaryDirectory(prefix="sm120-abi3-") as folder:
-        links, report = {}, Path(folder, "report.json")
-        for number, library in enumerate(audited):
-            # abi3audit goes by the suffix, and the folder of an unpacked wheel may hold two files of one name
-            link = Path(folder, f"{number}.abi3.so")
-            link.symlink_to(library.path.resolve())
-            links[str(link)] = library.member
-        version = f"{baseline[0]}.{baseline[1]}"
-        command: list[str | Path] = [sys.executable, "-m", "abi3audit", "--report", "--output", report]
-        finished = run([*command, "--assume-minimum-abi3", version, *links], check=False)
-        if not report.is_file() or not report.stat().st_size:
-            raise WheelInvalidError(
-                "abi3audit could not read the extensions", where=", ".join(named), why=finished.output
-            )
-        specs = json.loads(report.read_text())["specs"]
-    for link_name, member in links.items():
-        result = specs[link_name]["object"]["result"]
-        if result["non_abi3_symbols"]:
-            symbols = ", ".join(sorted(result["non_abi3_symbols"])[:5])
-            problems.append(Abi3Problem(member=member, why=f"it uses what is outside the limited API: {symbols}"))
-        elif not result["is_abi3_baseline_compatible"]:
-            newer = ", ".join(f"{n} (Python {v})" for n, v in sorted(result["future_abi3_objects"].items())[:5])
-            problems.append(Abi3Problem(member=member, why=f"the tag promises Python {version}, but it uses {newer}"))
+    problems = []
+    for library in libraries:
+        if library.init_functions and (why := _beyond_abi3(library, PyVersion(*baseline))):
+            problems.append(Abi3Problem(member=library.member, why=why))
     return problems
+
+
+def _beyond_abi3(library: Library, baseline: PyVersion) -> str:
+    """What is outside the limited API of a Python in an extension, or nothing."""
+    if marker := re.search(r"\.(cpython-\d+\w*)[-.]", library.filename):
+        return f"its name says it is only for {marker.group(1)}"
+    added = {name: _added(name) for name in library.python_symbols}
+    outside = sorted(name for name, version in added.items() if version is None)
+    if outside:
+        return f"it uses what is outside the limited API: {', '.join(outside[:5])}"
+    newer = sorted((name, version) for name, version in added.items() if version is not None and version > baseline)
+    if newer:
+        named = ", ".join(f"{name} (Python {version})" for name, version in newer[:5])
+        return f"the tag promises Python {baseline}, but it uses {named}"
+    return ""
+
+
+def _added(symbol: str) -> PyVersion | None:
+    """The Python that brought a symbol into the limited API; None where it is in none."""
+    known = FUNCTIONS.get(Symbol(symbol)) or DATAS.get(Symbol(symbol))
+    return known.added if known else None
