@@ -13,6 +13,8 @@ import mmap
 import multiprocessing
 import os
 import re
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from sm120_wheels.elf import MAGIC as ELF_MAGIC
-from sm120_wheels.errors import WheelInvalidError
+from sm120_wheels.errors import Interrupted, WheelInvalidError
 from sm120_wheels.prove.fatbin import MAGIC as FATBIN_MAGIC
 from sm120_wheels.wheel.archive import WheelFile, open_wheel
 from sm120_wheels.wheel.promises import excluded_of
@@ -242,7 +244,8 @@ def read_members(
         return [read(subject, member) for subject, member in jobs]
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][1].bytes)
     # spawn, not fork: the caller may have threads (a progress display, a test runner)
-    with ProcessPoolExecutor(workers - 1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers - 1, mp_context=context, initializer=_leave_quietly) as pool:
         try:
             running = {i: pool.submit(read, *jobs[i]) for i in order[1:]}
             done = {order[0]: read(*jobs[order[0]])}
@@ -251,6 +254,11 @@ def read_members(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _leave_quietly() -> None:
+    """Ctrl-C reaches all processes of a terminal. The first of them says so; the others only clean up and end."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(Interrupted.exit_code))
 
 
 def _close(buffer: mmap.mmap) -> None:
