@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,27 @@ def cubins(samples: Samples) -> dict[str, Cubin]:
 @pytest.mark.parametrize("target", [*TARGETS, "120"])
 def test_the_target_is_read_from_the_cubin_alone(cubins: dict[str, Cubin], target: str) -> None:
     assert cubins[f"sm_{target}"].arch.sm == f"sm_{target}"
+
+
+@pytest.fixture(scope="module", params=["12.8.93", "12.9.86"])
+def older_ptxas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The assembler of CUDA 12: the compiler around it is not on the package index."""
+    folder = tmp_path_factory.mktemp("cuda12")
+    command: list[str | Path] = ["uv", "pip", "install", "-q", "--no-deps", "--target", folder]
+    subprocess.run([*command, f"nvidia-cuda-nvcc-cu12=={request.param}"], check=True)
+    (program,) = folder.rglob("ptxas")
+    return program
+
+
+@pytest.mark.network
+def test_the_target_of_cubins_from_cuda_12_is_read_too(older_ptxas: Path, tmp_path: Path) -> None:
+    # a published wheel is of these: taken for plain sm_120, its code would seem to run on 12.1
+    for target in ("90", "90a", "100", "100a", "120", "120a"):
+        text = f".version 8.7\n.target sm_{target}\n.address_size 64\n.visible .entry k(.param .u64 p) {{ ret; }}\n"
+        (tmp_path / "k.ptx").write_text(text)
+        subprocess.run([older_ptxas, "-arch", f"sm_{target}", "k.ptx", "-o", "k.cubin"], cwd=tmp_path, check=True)
+        cubin = Cubin((tmp_path / "k.cubin").read_bytes(), "k.cubin")
+        assert cubin.arch.sm == f"sm_{target}"
 
 
 @pytest.mark.cuda

@@ -37,6 +37,10 @@ else:
     import tomli as tomllib
 
 
+#: Distributions that go by another name now.
+_RENAMED = {"sgl-kernel": "sglang-kernel"}
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,7 +86,8 @@ class AllowList(_Model):
 
 def known_traps(distribution: str) -> AllowList:
     """What is known of a package that this project does not build, and holds for everybody; mostly nothing."""
-    file = resources.files("sm120_wheels.prove").joinpath("known").joinpath(f"{canonicalize_name(distribution)}.toml")
+    name = canonicalize_name(distribution)
+    file = resources.files("sm120_wheels.prove").joinpath("known").joinpath(f"{_RENAMED.get(name, name)}.toml")
     if not file.is_file():
         return AllowList()
     return AllowList.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))

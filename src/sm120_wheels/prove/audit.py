@@ -305,8 +305,8 @@ def _contents(member: inputs.Member, buffer: Buffer, where: str) -> Iterable[tup
                 cubin,
                 container=entry.container,
                 linkable=entry.linkable,
-                # the entry's flags tell "f" apart, which old compilers did not note in the cubin
-                arch=entry.arch if entry.arch.suffix == "f" else cubin.arch,
+                # the entry's flags tell "a" and "f" apart, which not every compiler notes in the cubin
+                arch=entry.arch if entry.arch.suffix else cubin.arch,
                 size=entry.bytes_in_file,
             )
             yield replace(image, compression=entry.compression, unpacked_bytes=entry.unpacked_bytes), again

@@ -4,12 +4,12 @@ A cubin is an ELF file of machine 190. Each kernel is a function symbol marked `
 ``.text.<name>`` section. NVIDIA does not document the details; those below were read off cuobjdump's output for
 cubins that nvcc 13.0 made for 14 targets, and the tests compare with cuobjdump again.
 
-Target. The SM number is in the ELF header flags: bits 0-7 up to ABI version 7 (CUDA 12), bits 8-15 from version 8
-(CUDA 13). The ``a`` of ``sm_120a`` is header flag 0x800 in the old layout; in the new one the header flags of
-sm_120, sm_120a and sm_120f are equal, and it is the attribute CUDA_ACCELERATOR_TARGET (9) of the section
-``.nv.compat``. The ``f`` is in neither: an sm_120f cubin differs from an sm_120 one only in the options that ptxas
-noted in ``.note.nv.tkinfo`` and in the flags of the fat binary's entry (see :mod:`sm120_wheels.prove.fatbin`), and
-cuobjdump prints ``sm_120`` for it. A GPU loads both alike.
+Target. The SM number is in the ELF header flags: bits 0-7 up to ABI version 7, bits 8-15 from version 8 (CUDA 12.8 and
+12.9 for sm_100 and later, CUDA 13 for all). The ``a`` of ``sm_120a`` is header flag 0x800 in the old layout. In the new
+one CUDA 12 sets header flag 8; with CUDA 13 the header flags of sm_120, sm_120a and sm_120f are equal, and it is the
+attribute CUDA_ACCELERATOR_TARGET (9) of the section ``.nv.compat``. The ``f`` is in neither: an sm_120f cubin differs
+from an sm_120 one only in the options that ptxas noted in ``.note.nv.tkinfo`` and in the flags of the fat binary's
+entry (see :mod:`sm120_wheels.prove.fatbin`), and cuobjdump prints ``sm_120`` for it. A GPU loads both alike.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sm120_wheels.errors import WheelInvalidError
 STT_FUNC, STT_OBJECT = 2, 1
 STO_CUDA_ENTRY = 0x10
 
-_ABI_CUDA_13 = 8
-_OLD_FLAG_ARCH_SPECIFIC = 0x800
+_NEW_ABI = 8
+_OLD_FLAG_ARCH_SPECIFIC, _FLAG_ARCH_SPECIFIC = 0x800, 0x8
 _COMPAT_ACCELERATOR_TARGET = 9
 
 #: Attributes of .nv.info that say what a kernel needs (names as cuobjdump prints them: EIATTR_…).
@@ -64,9 +64,10 @@ class Cubin:
     def arch(self) -> Arch:
         """The target, ``f`` included where the compiler's note tells."""
         flags = self.elf.flags
-        new = self.elf.abi_version >= _ABI_CUDA_13
+        new = self.elf.abi_version >= _NEW_ABI
         number = flags >> 8 & 0xFF if new else flags & 0xFF
-        specific = _compat(self.elf, _COMPAT_ACCELERATOR_TARGET) == 1 if new else bool(flags & _OLD_FLAG_ARCH_SPECIFIC)
+        specific = bool(flags & (_FLAG_ARCH_SPECIFIC if new else _OLD_FLAG_ARCH_SPECIFIC))
+        specific = specific or (new and _compat(self.elf, _COMPAT_ACCELERATOR_TARGET) == 1)
         suffix: Literal["", "a", "f"] = "a" if specific else ""
         if not suffix and re.search(rf"-arch[ =]sm_{number}f\b", self.options):
             suffix = "f"
@@ -124,7 +125,7 @@ class Cubin:
         """What a launch of the kernel takes: registers, shared and constant bytes, the limits it was compiled with."""
         needs = dict(self._info.get(kernel.symbol.index, {}))
         text = self.elf.sections[kernel.symbol.section]
-        if "registers" not in needs and self.elf.abi_version < _ABI_CUDA_13:
+        if "registers" not in needs and self.elf.abi_version < _NEW_ABI:
             needs["registers"] = text.info >> 24
         for attribute, value in _attributes(self.elf.content(f".nv.info.{kernel.name}")):
             if attribute == _PARAM_BYTES:

@@ -19,6 +19,7 @@ try:  # the same interface, three times as fast; there are wheels of it for x86_
 except ImportError:
     import zlib  # type: ignore[no-redef]
 
+_DAMAGED: Any = zlib.error  # its stub says that it is an instance
 _PACKED_CHUNK = 256 << 10
 _WORTH_A_THREAD = 4 << 20
 #: A member's local header; all that is read are the lengths of the name and the extra field that follow it.
@@ -41,7 +42,7 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Ite
             left -= len(packed)
             try:
                 chunk = inflater.decompress(packed) if inflater else packed
-            except zlib.error as exc:
+            except _DAMAGED as exc:
                 raise zipfile.BadZipFile(str(exc)) from exc
             crc = zlib.crc32(chunk, crc)
             yield chunk
