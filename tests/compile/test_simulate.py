@@ -43,12 +43,13 @@ def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget(
 
 
 def test_a_second_small_build_does_not_wait_for_the_first_and_the_first_loses_only_its_share() -> None:
-    """flashinfer's minimal profile, begun five minutes after sgl-kernel on the same two cores."""
+    """flashinfer's minimal profile, but its file of twenty minutes, begun five minutes after sgl-kernel on two cores."""
     profiles = {"first": ("sgl-kernel", "0.4.4-sm120a-whole"), "second": ("flashinfer", "0.7.4-sm120f")}
     tasks = {
         build: [
             replace(t, key=f"{build} {t.key}", build=build, arrived=0.0 if build == "first" else 300.0)
             for t in read_profile(recipes_root() / recipe / "profiles" / f"{name}.csv").tasks()
+            if not t.key.endswith("cub_topk.cu")
         ]
         for build, (recipe, name) in profiles.items()
     }
