@@ -6,10 +6,10 @@ sizes are credible and whose bytes are their own.
 
 from __future__ import annotations
 
+import re
 import stat
 import zipfile
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from sm120_wheels.files import human_bytes
 
@@ -29,6 +29,9 @@ class Limits:
     ratio_from_bytes: int = 64 << 20
     text_bytes: int = 64 << 20
     """Largest METADATA, WHEEL or RECORD."""
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
 class UnsafeArchiveError(Exception):
@@ -60,11 +63,15 @@ def safe_members(archive: zipfile.ZipFile, *, file_size: int, limits: Limits) ->
             why = "which of them is installed is anyone's guess"
             raise UnsafeArchiveError("has two members of one name", member=info.filename, why=why)
         files[info.filename] = info
+    folders: set[str] = set()
     for name in files:
-        for parent in PurePosixPath(name).parents:
-            if str(parent) in files:
+        at = name.rfind("/")
+        while at > 0 and (folder := name[:at]) not in folders:  # of a folder that was seen the parents were too
+            if folder in files:
                 what = "has a member that is file and folder at once"
-                raise UnsafeArchiveError(what, member=name, why=f"{parent} is a file")
+                raise UnsafeArchiveError(what, member=name, why=f"{folder} is a file")
+            folders.add(folder)
+            at = name.rfind("/", 0, at)
     _check_sizes(files, limits)
     _check_places(files, file_size)
     return files
@@ -113,7 +120,7 @@ def _check_places(files: dict[str, zipfile.ZipInfo], file_size: int) -> None:
 def _name_problem(name: str) -> str:
     """Why a member's name must not become a path, or nothing."""
     parts = name.removesuffix("/").split("/")
-    if not name or "\\" in name or any(ord(c) < 0x20 or c == "\x7f" for c in name):
+    if not name or _CONTROL.search(name):
         return "empty, or with a backslash, a line break, a NUL or another control character"
     if name.startswith("/") or (len(name) > 1 and name[1] == ":"):
         return "an absolute path: it would be written outside the target folder"
