@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -81,6 +80,15 @@ def test_a_record_without_cases_or_with_a_control_missing_is_a_problem() -> None
     assert not any(text.startswith("returns_zeros") for text in missing)
 
 
+def test_with_one_gpu_the_controls_for_two_are_not_run_and_the_others_must_fail() -> None:
+    short = _case("test_one_rank_never_arrives", state="not run", why="it needs 2 GPUs, this run has 1")
+    passed = _case("test_control[traps]", state="passed")
+    record = {"cases": [short, passed]}
+    found = controls.problems(record, controls.for_one_gpu(controls.expectations(), record), whole=False)
+    assert found == ["traps: must be failed, and is passed: "]
+    assert _differs(short) == "must be failed, and is not run: it needs 2 GPUs, this run has 1"
+
+
 def test_every_flaw_of_the_suite_is_expected_to_fail_and_nothing_else_is() -> None:
     text = _SUITE.read_text(encoding="utf-8")
     lists = {
@@ -126,9 +134,7 @@ def test_each_control_fails_for_its_own_reason_and_the_good_cases_pass(tmp_path:
     assert code == _FAILED_EXIT, output
     expected = controls.expectations()
     if gpus == 1:
-        short = controls.Expected(state="not run", why="needs 2 GPUs, this run has 1")
-        names = re.findall(r"def test_(\w+)\(", _RANKS.read_text(encoding="utf-8"))
-        expected |= dict.fromkeys(names, short)
+        expected = controls.for_one_gpu(expected, record)
     assert controls.problems(record, expected, whole=True) == []
 
 
