@@ -43,7 +43,7 @@ def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget(
 
 
 def test_a_second_small_build_does_not_wait_for_the_first_and_the_first_loses_only_its_share() -> None:
-    """flashinfer's minimal profile, but its file of twenty minutes, begun five minutes after sgl-kernel on two cores."""
+    """flashinfer's minimal profile, less its file of 20 minutes, begun five minutes after sgl-kernel on two cores."""
     profiles = {"first": ("sgl-kernel", "0.4.4-sm120a-whole"), "second": ("flashinfer", "0.7.4-sm120f")}
     tasks = {
         build: [
