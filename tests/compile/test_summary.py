@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120_wheels.compile.budget import MIB
-from sm120_wheels.compile.summary import read_records, summarise
+from sm120_wheels.compile.summary import Records, read_records, summarise
 from sm120_wheels.compile.trace import trace_events
 
 
@@ -91,3 +91,16 @@ def test_the_trace_gives_each_compile_a_row_of_its_own_and_counts_memory() -> No
     counters = {e["name"]: e["args"] for e in events if e["ph"] == "C"}
     assert counters["budget MiB"] == {"budget": 200}
     json.dumps(events)
+
+
+def test_records_are_read_as_they_are_written_and_a_line_only_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    records = Records(path)
+    assert records.read() == []
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write('{"kind": "sample", "at": 1}\n{"kind": "sam')
+        stream.flush()
+        assert [r["at"] for r in records.read()] == [1]
+        stream.write('ple", "at": 2}\n')
+        stream.flush()
+        assert [r["at"] for r in records.read()] == [1, 2]

@@ -27,10 +27,10 @@ from sm120_wheels.compile.profile import Profile
 from sm120_wheels.compile.protocol import MESSAGE_MAX, connect, encode
 from sm120_wheels.compile.sampling import largest_programs
 from sm120_wheels.compile.simulate import simulate
-from sm120_wheels.compile.summary import read_records
+from sm120_wheels.compile.summary import Records
 from sm120_wheels.files import human_bytes, human_seconds
 
-_ASK_S = 0.5
+_ASK_S = 1.0
 _LINE_S = 30.0
 _LINE_PART = 0.1
 #: A wait for other programs' memory is said after so many seconds, and who holds the most.
@@ -113,9 +113,10 @@ def watch(
     ended: threading.Event,
     tell: Callable[[Progress], None],
 ) -> None:
-    """Tell the progress twice a second until ``ended``. While there is no broker to ask, only that is told, once files
+    """Tell the progress once a second until ``ended``. While there is no broker to ask, only that is told, once files
     were compiled without one."""
     connection: sockets.socket | None = None
+    written = Records(records)
     while not ended.wait(_ASK_S):
         try:
             connection = connection or connect(socket)
@@ -125,13 +126,13 @@ def watch(
             if connection is not None:
                 connection.close()
             connection = None
-            known = read_records(records)
+            known = written.read()
             if any(record["kind"] == "turn" for record in known):
                 tell(progress_without_broker(known, profile=profile))
             continue
         if isinstance(status, dict):
             largest = largest_programs(_MOST_NAMED) if status["others_for_s"] >= _OTHERS_S else []
-            tell(progress_of(status, read_records(records), session=session, profile=profile, largest=largest))
+            tell(progress_of(status, written.read(), session=session, profile=profile, largest=largest))
     if connection is not None:
         connection.close()
 

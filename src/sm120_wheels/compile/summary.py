@@ -98,26 +98,46 @@ class CompileSummary:
         return text
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of a build. A last line that was cut off (a broker that died) is left out; so is one said twice."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    records: list[dict[str, Any]] = []
-    seen: set[tuple[str, int]] = set()
-    for line in lines:
+class Records:
+    """The records of a build as they are written. A line that is not whole yet, or never will be (a broker that died),
+    is left out; so is one said twice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._seen: set[tuple[str, int]] = set()
+        self._records: list[dict[str, Any]] = []
+
+    def read(self) -> list[dict[str, Any]]:
+        """All of them up to now; reads what is new."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                new = stream.read()
+        except FileNotFoundError:
+            return self._records
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+        return self._records
+
+    def _take(self, line: bytes) -> None:
         try:
             record = json.loads(line)
         except ValueError:
-            continue
+            return
         if record["kind"] == "end":
             key = (record["uid"], record["attempt"])
-            if key in seen:
-                continue
-            seen.add(key)
-        records.append(record)
-    return records
+            if key in self._seen:
+                return
+            self._seen.add(key)
+        self._records.append(record)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a build that has ended."""
+    return Records(path).read()
 
 
 def summarise(
