@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Portable wheels (glibc 2.28 and later): the manylinux_2_28 image, NUMA headers and ccache; with --target cuda12 also
 # NVIDIA's CUDA 12 packages, which the Python package index does not hold whole. CUDA 13 needs no target: sm120 brings it
-# from the index, locked by hash.
+# from the index, locked by hash. What is in it stands in /opt/sm120-contents.txt.
 #
 #   podman build -f docker/manylinux.Dockerfile --target cuda13 --build-arg NUMACTL_VERSION=… -t sm120-manylinux .
 #   podman build -f docker/manylinux.Dockerfile --target cuda12 --build-arg NUMACTL_VERSION=… -t sm120-manylinux-cu128 .
@@ -24,7 +24,11 @@ COPY requirements/run.txt /opt/sm120.txt
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /opt/sm120.txt
 COPY . /opt/sm120-wheels
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation \
-      --editable /opt/sm120-wheels
+      --editable /opt/sm120-wheels && \
+    { rpm --query --all | sort; python3 --version; python3 -m pip list --format=freeze; } > /opt/sm120-contents.txt
+LABEL org.opencontainers.image.title="sm120-manylinux" \
+      org.opencontainers.image.description="Builds CUDA kernel wheels for SM120 on glibc 2.28; contents: /opt/sm120-contents.txt" \
+      org.opencontainers.image.licenses="Apache-2.0"
 VOLUME ["/cache", "/work"]
 WORKDIR /work
 ENTRYPOINT ["sm120"]
@@ -39,5 +43,5 @@ ARG CUDA_VERSION=12.8.1-1
 RUN dnf config-manager --add-repo \
       "https://developer.download.nvidia.com/compute/cuda/repos/rhel8/$(uname -m | sed s/aarch64/sbsa/)/cuda-rhel8.repo" && \
     dnf --assumeyes --setopt=install_weak_deps=False install "cuda-toolkit-${CUDA}-${CUDA_VERSION}" && \
-    dnf clean all
+    dnf clean all && rpm --query --all | sort >> /opt/sm120-contents.txt
 ENV CUDA_HOME=/usr/local/cuda

@@ -54,6 +54,11 @@ def test_hadolint_finds_nothing(file: Path) -> None:
         (f"FROM {DIGEST}\nRUN pip install nox", "line 2: pip install without --require-hashes"),
         (f"FROM {DIGEST}\nRUN curl -LO https://x/y && \\\n  tar xf y", "line 2: a download without sha256sum"),
         (f"FROM {DIGEST}\nRUN apt-get -qq update && apt-get install -y gcc", "apt-get installs from no snapshot"),
+        (
+            f"FROM {DIGEST}\nARG DEBIAN_MIRROR=http://snapshot.debian.org/archive/debian/1\n"
+            "ARG DEBIAN_SECURITY_MIRROR=http://security.debian.org\nRUN apt-get -qq install -y gcc",
+            "apt-get installs from no snapshot",
+        ),
         (f'FROM {DIGEST}\nRUN dnf -y install gcc "make-4.2.1-11.el8"', "dnf installs gcc in no certain version"),
     ],
 )
