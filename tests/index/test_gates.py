@@ -54,6 +54,7 @@ def test_absent_audit_is_never_a_pass() -> None:
     [
         (("12.0a",), {"12.0": "runs"}, True),
         (("12.0a",), {"12.0": "part"}, False),
+        (("12.0a",), {"12.0": "unread"}, False),
         (("12.0a",), {"12.0": "none"}, False),
         (("12.0a",), {"12.0": "no-cuda"}, False),
         (("12.0a",), {}, False),

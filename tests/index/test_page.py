@@ -193,6 +193,7 @@ _LOW_CONTRAST = """() => {
     [
         ({"12.0": "runs", "12.1": "none"}, False, ">runs on 12.0</a>"),
         ({"12.0": "part", "12.1": "none"}, True, 'class="badge part"'),
+        ({"12.0": "unread", "12.1": "none"}, True, 'class="badge not-run"'),
         ({"12.0": "none", "12.1": "none"}, True, 'class="badge failed"'),
         ({"12.0": "none", "12.1": "runs"}, True, ">only on 12.1</a>"),
     ],

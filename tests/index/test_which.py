@@ -106,6 +106,12 @@ def test_the_audit_is_believed_before_the_label() -> None:
     assert choose([told], SPARK).wheel == told
 
 
+def test_a_wheel_whose_traps_were_not_looked_for_is_not_chosen() -> None:
+    audit = Evidence(kind="audit", sha256="0" * 64, size=1, verdicts={"12.0": "unread"})
+    told = wheel(archs=("12.0f",), evidence=(audit, smoke("passed")))
+    assert "is not known to run on compute capability 12.0" in reasons(told)
+
+
 def test_wheel_without_gpu_code_fits_any_gpu_and_none() -> None:
     audit = Evidence(kind="audit", sha256="0" * 64, size=1, verdicts={"12.0": "no-cuda"})
     pure = wheel(archs=(), cuda=None, torch=None, evidence=(audit,), filename="tiny-1-py3-none-any.whl")

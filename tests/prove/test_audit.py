@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sm120_wheels.prove import inputs
+from sm120_wheels.prove import inputs, traps
 from sm120_wheels.prove.audit import audit, choose, host_facts
 from sm120_wheels.prove.verdict import EXIT_CODES, judge
 from tests.prove.conftest import Said, Samples
@@ -86,6 +86,20 @@ def test_each_verdict_has_its_own_exit_code(samples: Samples, sm120: Run) -> Non
     assert sm120("audit", samples["libtraps.so"], "--target", "12.0").code == 65
     assert sm120("audit", samples["libonly.so"], "--target", "12.0", "--target", "12.1").code == 66
     assert sm120("audit", samples["libonly.so"]).code == 0  # no target asked for: nothing to fail
+
+
+def test_traps_that_could_not_be_looked_for_never_look_like_none(
+    samples: Samples, sm120: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traps, "readable_archs", lambda: frozenset({"sm_90"}))  # an nvdisasm of the past
+    said = sm120("audit", samples["libtraps.so"], "--target", "12.0")
+    assert said.code == EXIT_CODES["unread"] == 64
+    assert "not known: traps not looked for" in said.out
+    assert "traps not looked for: nvdisasm does not read sm_120a" in said.out
+    document = json.loads(sm120("audit", samples["libtraps.so"], "--target", "12.0", "--json").out)
+    assert document["verdicts"] == {"12.0": "unread"}
+    strict = sm120("audit", samples["libtraps.so"], "--target", "12.0", "--strict")
+    assert (strict.code, "traps were not looked for on 12.0" in strict.err) == (61, True)
 
 
 def test_a_trap_is_named_with_its_message(samples: Samples, sm120: Run) -> None:

@@ -108,6 +108,9 @@ def audit_badge(wheel: Wheel, *, up: str) -> Badge:
     told = "; ".join(f"{k}: {v}" for k, v in audit.verdicts.items())
     runs = [k for k, v in audit.verdicts.items() if v == "runs"]
     part = [k for k, v in audit.verdicts.items() if v == "part"]
+    unread = [k for k, v in audit.verdicts.items() if v == "unread"]
+    if unread and not (runs or part) and audit.state != "failed":
+        return Badge(text=f"not known on {', '.join(unread)}", kind="not-run", title=told, href=href)
     if audit.state == "failed" or not (runs or part):
         return Badge(text="failed", kind="failed", title=audit.detail or told, href=href)
     if "audit" in wheel.exceptions or not runs:

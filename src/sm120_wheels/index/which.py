@@ -118,6 +118,8 @@ def _gpu_problem(wheel: Wheel, machine: Machine) -> str:
     if no_code:
         # Without code of its own it says by its label which GPUs the set it belongs to is for.
         verdicts = {}
+    if verdicts.get(text) == "unread":
+        return f"is not known to run on compute capability {text}: its audit could not look for traps"
     if text in verdicts and verdicts[text] != "runs":
         return f"has no complete code for compute capability {text} (audit: {verdicts[text]})"
     if text not in verdicts and not any(_runs(arch, capability) for arch in wheel.archs):

@@ -17,6 +17,7 @@ from sm120_wheels.prove.verdict import Failure, LibraryVerdict, TrapFound, Verdi
 
 _ANSWERS = {
     "runs": "[green]runs[/]",
+    "unread": "[yellow]not known: traps not looked for[/]",
     "part": "[yellow]runs in part[/]",
     "none": "[red]does not run[/]",
     "no-cuda": "[dim]no GPU code[/]",

@@ -95,7 +95,13 @@ def _sections(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failur
         yield from _details(verdict)
 
 
-_WORDS = {"runs": "runs", "part": "runs in part", "none": "does not run", "no-cuda": "no GPU code"}
+_WORDS = {
+    "runs": "runs",
+    "unread": "not known: traps not looked for",
+    "part": "runs in part",
+    "none": "does not run",
+    "no-cuda": "no GPU code",
+}
 
 
 def _card(verdict: Verdict) -> str:

@@ -9,7 +9,8 @@ Every kernel of every translation unit gets one class for the target:
 - ``absent``: nothing that the GPU could run, though other architectures have it.
 
 The verdict is ``runs`` where every kernel of the libraries that the package would load is native, family or ptx;
-``part`` where some are and some are not; ``none`` where none is; ``no-cuda`` where there is no GPU code at all.
+``part`` where some are and some are not; ``none`` where none is; ``no-cuda`` where there is no GPU code at all;
+``unread`` where it would be ``runs``, but some of that code could not be searched for traps, so it is not known.
 Two things do not lower it: what the allow-list names, and a trap that has a twin, the same kernel for another range
 of architectures (``…_sm75`` beside ``…_sm80``) that works: such libraries pick the right one when they run.
 """
@@ -28,12 +29,12 @@ from sm120_wheels.prove.audit import Audit, Capability, Image, Library, choose
 from sm120_wheels.prove.traps import Reason, Trap
 
 Class = Literal["native", "family", "ptx", "trap", "absent"]
-Answer = Literal["runs", "part", "none", "no-cuda"]
+Answer = Literal["runs", "unread", "part", "none", "no-cuda"]
 
 CLASSES: tuple[Class, ...] = ("native", "family", "ptx", "trap", "absent")
 
 #: Exit codes of ``sm120 audit --target``: facts about the wheel, not failures of the audit (that is 61).
-EXIT_CODES: dict[Answer, int] = {"runs": 0, "part": 65, "none": 66, "no-cuda": 67}
+EXIT_CODES: dict[Answer, int] = {"runs": 0, "unread": 64, "part": 65, "none": 66, "no-cuda": 67}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,9 @@ def _answer(libraries: Sequence[LibraryVerdict]) -> Answer:
     if not any(lib.runnable for lib in loaded):
         return "none"
     lacking = any((lib.absent and not lib.absence_allowed) or any(t.counts for t in lib.traps) for lib in loaded)
-    return "part" if lacking else "runs"
+    if lacking:
+        return "part"
+    return "unread" if any(lib.unread for lib in loaded) else "runs"
 
 
 def _judge_library(library: Library, target: Capability, name: str, allow: AllowList, skipped: str) -> LibraryVerdict:
@@ -223,7 +226,7 @@ def failures(
     ``expect``: architectures that were asked of the build, each of which every library must have in every
     translation unit (but for libraries whose absence is allowed). ``allow``: where given, traps it does not name are
     failures. ``cuda_major``: overrides the one that the wheel's version names. ``strict``: what the filename promises
-    and the libraries do not keep is a failure too (CUDA's major is one in any case).
+    and the libraries do not keep is a failure too (CUDA's major is one in any case), and so are traps not looked for.
     """
     found = [f for arch in expect for f in _dropped(audit, arch, allow or AllowList())]
     label = cuda_major or audit.cuda_label
@@ -239,6 +242,12 @@ def failures(
                         )
                     )
     if strict:
+        found += [
+            Failure(what=f"{lib.path}: traps were not looked for on {verdict.target}", why=lib.unread)
+            for verdict in verdicts
+            for lib in verdict.loaded
+            if lib.unread
+        ]
         found += [
             Failure(what=f"the wheel promises {p.promise} and does not keep it", why=p.why)
             for p in audit.promises.broken
