@@ -240,7 +240,7 @@ class EquivalenceFailedError(Sm120Error):
     exit_code = 62
 
 
-# 64 to 67 are verdicts of `sm120 audit --target` (prove/verdict.py): traps not looked for, in part, not at all, no GPU code
+# 64 to 67 are verdicts of `sm120 audit --target` (prove/verdict.py): not known, in part, not at all, no GPU code
 
 
 # 7x: GPU smoke

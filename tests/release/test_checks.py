@@ -209,7 +209,10 @@ def test_an_index_is_verified(tmp_path: Path) -> None:
     from sm120_wheels.index.publish import publish
 
     root = tmp_path / "wheels"
-    assert of_index(root)[0].detail == "nothing is published there yet"
+    absent = of_index(root)[0]
+    assert (absent.state, absent.detail) == ("not run", "there is no such folder (--index)")
+    root.mkdir()
+    assert (of_index(root)[0].state, of_index(root)[0].detail) == ("not run", "it holds no index yet")
     publish(root, [make_wheel(tmp_path)])
     assert (of_index(root)[0].state, of_index(root)[0].detail) == ("passed", "1 wheels")
     published = next(root.glob("files/*/*/*.whl"))
@@ -228,9 +231,11 @@ def test_the_command_shows_one_table_and_its_own_exit_codes(
 
     wheel = make_wheel(world.cwd / "dist")
     told = release_check(world, "--only", "audit", "--only", "smoke", "--only", "index")
-    told.failed(84, "smoke " + wheel.name, "--may-be-missing smoke", "2 passed, 0 failed, 1 not run")
+    told.failed(
+        84, "smoke " + wheel.name, "--may-be-missing smoke --may-be-missing index", "1 passed, 0 failed, 2 not run"
+    )
     rows = [line.split()[:2] for line in told.out.splitlines()]
-    assert rows == [["check", "state"], ["audit", "passed"], ["smoke", "not"], ["index", "passed"]]
+    assert rows == [["check", "state"], ["audit", "passed"], ["smoke", "not"], ["index", "not"]]
     as_json = release_check(world, wheel, "--only", "smoke", "--may-be-missing", "smoke", "--json").json()
     assert [(one["name"], one["state"]) for one in as_json] == [("smoke", "not run")]
     beside(wheel, "smoke", state="failed", reason="NaN")

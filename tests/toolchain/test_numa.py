@@ -124,6 +124,22 @@ def test_a_failed_fetch_says_what_the_package_manager_said_and_leaves_nothing(
     assert not [path for path in (tmp_path / "cache" / "numa").iterdir() if path.suffix != ".lock"]
 
 
+def test_without_rpm2cpio_the_error_says_so_and_leaves_nothing(
+    no_system_numa: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    dnf = tools / "dnf"
+    dnf.write_text("#!/bin/sh\n: >numactl-devel-2.0.19-1.fc42.x86_64.rpm\n")
+    dnf.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(NumaMissingError) as caught:
+        ensure_numa(cache_root=tmp_path / "cache", offline=False, allow_install=False)
+    assert "numactl-devel-2.0.19-1.fc42.x86_64.rpm needs rpm2cpio, which is not installed" in caught.value.why
+    assert caught.value.hint.startswith("dnf install -y numactl-devel")
+    assert not [path for path in (tmp_path / "cache" / "numa").iterdir() if path.suffix != ".lock"]
+
+
 @needs_apt
 def test_a_package_is_unpacked_by_the_systems_own_tool(tmp_path: Path) -> None:
     root = tmp_path / "root"

@@ -79,10 +79,10 @@ def command(
     WHEEL is a wheel, a folder, an installed package, a library, an object file, a cubin, a fat binary or PTX.
 
     Exit codes with --target: 0 runs, 64 not known (traps could not be looked for), 65 runs in part, 66 does not run,
-    67 no GPU code; the worst where there are several. 61 where a check fails: --expect, the CUDA major of the label, a trap that --allow-traps does not name,
-    with --strict a promise of the filename (manylinux, abi3, no foreign search paths) that is not kept, or traps that
-    could not be looked for.
-    Without --target 12.0 and 12.1 are shown and only the checks count.
+    67 no GPU code; the worst where there are several. 61 where a check fails: --expect, the CUDA major of the label, a
+    trap that --allow-traps does not name, with --strict a promise of the filename (manylinux, abi3, no foreign search
+    paths) that is not kept, or traps that could not be looked for. Without --target 12.0 and 12.1 are shown and only
+    the checks count.
     """
     wanted = [_capability(t) for t in dict.fromkeys(targets or _DEFAULT_TARGETS)]
     archs = [Arch.parse(a) for a in re.split(r"[,; ]+", expect) if a]

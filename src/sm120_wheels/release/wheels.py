@@ -35,9 +35,10 @@ def _of(wheel: Path) -> list[Check]:
 
 
 def of_index(root: Path) -> list[Check]:
-    """Whether everything that is published is as it was published."""
+    """Whether everything that is published is as it was published. Not run where nothing is: it may be a typo."""
     if not Layout(root).state.is_dir():
-        return [Check(name="index", subject=str(root), state="passed", detail="nothing is published there yet")]
+        why = "it holds no index yet" if root.is_dir() else "there is no such folder (--index)"
+        return [Check(name="index", subject=str(root), state="not run", detail=why)]
     try:
         result = verify(root)
     except Sm120Error as exc:

@@ -212,6 +212,9 @@ def unpack_package(package: Path, target: Path) -> None:
 
 
 def _rpm_to_cpio(package: Path, target: Path) -> None:
+    for program in ("rpm2cpio", "cpio"):
+        if shutil.which(program) is None:
+            raise NumaMissingError(f"{package.name} needs {program}, which is not installed")
     archive = target.parent / f"{package.name}.cpio"
     with archive.open("wb") as stream:  # binary output: process.run keeps text only
         status = subprocess.run(["rpm2cpio", str(package)], stdout=stream, check=False).returncode
