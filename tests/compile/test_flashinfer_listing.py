@@ -28,9 +28,7 @@ def place(tmp_path: Path) -> Place:
     return Place(source=write_sdist(tmp_path), work=tmp_path / "work", log=tmp_path / "log")
 
 
-def ask(
-    place: Place, *modules: str, arch: str = "12.0f", cubin_dir: Path | None = None, lines: list[str] | None = None
-) -> Listing:
+def ask(place: Place, *modules: str, arch: str = "12.0f") -> Listing:
     python = Path(sys.executable)
     return listing.list_modules(
         source=place.source,
@@ -42,10 +40,8 @@ def ask(
             cuda_root=place.work.parent / "cuda",
             arch=Arch.parse(arch),
             work=place.work,
-            cubin_dir=cubin_dir,
         ),
         log=place.log,
-        on_line=None if lines is None else lines.append,
     )
 
 
@@ -67,16 +63,7 @@ def test_a_module_that_needs_a_download_is_left_out_with_the_reason_and_nothing_
     listed = ask(place)
     assert [name for name, _ in listed.missing] == ["moe_utils"]
     assert "batched_gemm/checksums.txt" in listed.missing[0][1]
-    assert "cubin_dir" in listed.missing[0][1]
-
-
-def test_a_module_whose_artifacts_are_given_is_listed(place: Place, tmp_path: Path) -> None:
-    artifact = tmp_path / "given" / "batched_gemm" / "checksums.txt"
-    artifact.parent.mkdir(parents=True)
-    artifact.write_text("")
-    listed = ask(place, cubin_dir=tmp_path / "given")
-    assert listed.missing == ()
-    assert "moe_utils" in {module.name for module in listed.modules}
+    assert "fetches and compiles it when it is first used" in listed.missing[0][1]
 
 
 def test_only_the_chosen_modules_get_ninja_files(place: Place) -> None:

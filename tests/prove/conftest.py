@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -132,7 +131,7 @@ def samples(pypi_cuda: CudaToolkit, tmp_path_factory: pytest.TempPathFactory) ->
     elsewhere = folder / "elsewhere"  # the same file name in another folder: another hash in names
     elsewhere.mkdir()
     (elsewhere / "kernels.cu").write_text(KERNELS)
-    shared = ("-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", f"-L{pypi_cuda.lib_dir}")
+    shared = ("-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", f"-L{pypi_cuda.root / 'lib64'}")
     commands: list[tuple[str, ...]] = [
         ("-fatbin", *gencode(*TARGETS, "compute_120f"), "-o", "targets.fatbin", "kernels.cu"),
         ("-cubin", "-arch=sm_120", "-o", "plain.cubin", "kernels.cu"),  # nvcc takes either 120 or 120f at a time
@@ -153,13 +152,11 @@ def samples(pypi_cuda: CudaToolkit, tmp_path_factory: pytest.TempPathFactory) ->
             for mode in ("none", "speed", "size")
         ),
     ]
-    environment = {**os.environ, **pypi_cuda.environment()}
 
     def compile_one(arguments: tuple[str, ...]) -> None:
         done = subprocess.run(
             [pypi_cuda.nvcc, "-ccbin", pypi_cuda.host_compiler.path, *arguments],
             cwd=folder,
-            env=environment,
             capture_output=True,
             text=True,
             check=False,

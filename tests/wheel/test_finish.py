@@ -96,10 +96,6 @@ def test_the_platform_tag_comes_from_the_symbol_versions(tiny: Path, tmp_path: P
     assert all(t.startswith("cp310-abi3-manylinux") for t in wheel.tags)
 
 
-def test_policy_linux_keeps_a_plain_tag(tiny: Path, tmp_path: Path) -> None:
-    assert finished(tiny, tmp_path / "out", platform_policy="linux").tags == ("cp310-abi3-linux_x86_64",)
-
-
 def test_a_wheel_without_libraries_keeps_its_tag(tmp_path: Path, raw_wheel: Any) -> None:
     raw = raw_wheel(tag="py3-none-any").write(tmp_path / "raw")
     assert finished(raw, tmp_path / "out").filename == f"tiny-{VERSION}-py3-none-any.whl"
@@ -114,19 +110,16 @@ def test_a_library_in_a_wheel_tagged_any_gets_a_platform_tag(tmp_path: Path, raw
         assert "Root-Is-Purelib: false" in opened.wheel_text
 
 
-def test_a_given_policy_that_does_not_hold_names_library_and_symbol(
+def test_what_keeps_a_wheel_from_an_older_platform_names_library_and_symbol(
     tmp_path: Path, raw_wheel: Any, compile_library: Any
 ) -> None:
     """arc4random is of glibc 2.36; the library is stripped to its .dynsym."""
     source = "#include <stdlib.h>\nunsigned dice(void) { return arc4random(); }\n"
     files = {"tiny/dice.so": compile_library(source, strip=["--strip-all", "--remove-section=.comment"])}
     raw = raw_wheel(tag="py3-none-linux_x86_64", files=files).write(tmp_path / "raw")
-    error = refused(raw, tmp_path / "out", platform_policy="manylinux_2_28")
-    assert "does not keep to manylinux_2_28_x86_64" in error.what
-    assert "tiny/dice.so asks libc.so.6 for GLIBC_2.36" in error.why
     done = finished(raw, tmp_path / "out")
     assert done.tags == ("py3-none-manylinux_2_36_x86_64",)
-    assert any("GLIBC_2.36" in reason for reason in done.platform_because)
+    assert any("dice.so" in reason and "GLIBC_2.36" in reason for reason in done.platform_because)
 
 
 def test_an_extension_outside_the_limited_api_is_refused_by_name(
@@ -230,17 +223,6 @@ def test_an_epoch_before_the_zip_format_becomes_its_first_instant(tiny: Path, tm
         assert {i.date_time for i in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_members_are_removed_by_pattern_and_reported(tmp_path: Path, raw_wheel: Any) -> None:
-    files = {"tiny/__init__.py": b"", "tiny/sm90/ops.so": b"", "tiny/sm100/ops.so": b""}
-    raw = raw_wheel(files=files).write(tmp_path / "raw")
-    done = finished(raw, tmp_path / "out", remove=("tiny/sm90/*", "*/METADATA"))
-    assert done.removed == ("tiny/sm90/ops.so",)
-    with open_wheel(done.path) as wheel:
-        wheel.verify()
-        assert "tiny/sm90/ops.so" not in wheel.members
-        assert "tiny/sm100/ops.so" in wheel.members
-
-
 def test_the_data_folder_and_scripts_move_with_the_version(tmp_path: Path, raw_wheel: Any) -> None:
     raw = raw_wheel(files={"tiny-0.1.data/scripts/tool": b"#!python\n"}, mode=0o755).write(tmp_path / "raw")
     with open_wheel(finished(raw, tmp_path / "out").path) as wheel:
@@ -253,7 +235,6 @@ def test_build_record_sbom_and_requirements_are_inside(tiny: Path, tmp_path: Pat
         tiny,
         tmp_path / "out",
         requires_dist=("torch~=2.11.0",),
-        requires_python=">=3.10",
         build_record={"recipe": "tiny", "content_key": "abc"},
         sources=(Source(name="tiny", url="https://example.org/tiny", revision="0" * 40, kind="upstream"),),
         patches=(AppliedPatch(name="tiny/0001-x.patch", sha256="a" * 64),),
@@ -262,7 +243,6 @@ def test_build_record_sbom_and_requirements_are_inside(tiny: Path, tmp_path: Pat
     with open_wheel(done.path) as wheel:
         assert read_build_record(wheel) == {"content_key": "abc", "left_out": [], "recipe": "tiny"}
         assert wheel.metadata.get_all("Requires-Dist") == ["torch~=2.11.0"]
-        assert wheel.metadata["Requires-Python"] == ">=3.10"
         sbom = json.loads(wheel.read(f"{wheel.dist_info}/{finishing.SBOM}"))
     assert sbom["components"][0]["version"] == "0" * 40
 

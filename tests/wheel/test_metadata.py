@@ -44,11 +44,6 @@ def test_a_requirement_replaces_upstreams_on_the_same_distribution_and_marker_al
     ]
 
 
-def test_requires_python_is_replaced() -> None:
-    edited = edit_metadata(METADATA, version="0.1", requires_python=">=3.10")
-    assert HeaderParser().parsestr(edited).get_all("Requires-Python") == [">=3.10"]
-
-
 def test_a_metadata_version_too_old_for_requirements_is_raised() -> None:
     edited = edit_metadata("Metadata-Version: 1.0\nName: a\nVersion: 1\n", version="2", requires_dist=["b"])
     assert edited == "Metadata-Version: 2.1\nName: a\nVersion: 2\nRequires-Dist: b\n"
@@ -59,7 +54,6 @@ def test_windows_newlines_in_the_header_do_not_hide_the_description() -> None:
     assert edited == "Metadata-Version: 2.1\nName: a\nVersion: 2\n\nText\r\n"
 
 
-@pytest.mark.parametrize(("field", "value"), [("requires_dist", ["torch=2"]), ("requires_python", "3.10 or so")])
 def test_what_cannot_be_parsed_is_refused_with_an_example(field: str, value: object) -> None:
     with pytest.raises(WheelInvalidError) as caught:
         edit_metadata(METADATA, version="1", **{field: value})  # type: ignore[arg-type]

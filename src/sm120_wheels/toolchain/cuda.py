@@ -55,27 +55,8 @@ class CudaToolkit:
     """Locked package → version; empty for the system's."""
 
     @property
-    def release(self) -> str:
-        """``13.0``."""
-        return ".".join(self.version.split(".")[:2])
-
-    @property
     def nvcc(self) -> Path:
         return self.root / "bin" / "nvcc"
-
-    @property
-    def lib_dir(self) -> Path:
-        return self.root / "lib64"
-
-    def environment(self) -> dict[str, str]:
-        """Variables by which torch, flashinfer and CMake all find this toolkit and compiler; PATH is not among them."""
-        return {
-            "CUDA_HOME": str(self.root),
-            "CUDA_PATH": str(self.root),
-            "CUDACXX": str(self.nvcc),
-            "CUDAHOSTCXX": str(self.host_compiler.path),
-            "CXX": str(self.host_compiler.path),
-        }
 
     def record(self) -> dict[str, Any]:
         """What provenance keeps of it."""

@@ -7,7 +7,6 @@ abi3, another CUDA major, search paths of the build machine), and never copies a
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -47,12 +46,8 @@ class FinishRequest:
     source_date_epoch: int
     """Seconds since 1970 for every timestamp; best the upstream commit's time."""
     requires_dist: tuple[str, ...] = ()
-    requires_python: str | None = None
     python_tag: str | None = None
     """Interpreter and ABI, ``cp312-cp312``, in place of the backend's: where a module holds to one Python's ABI."""
-    platform_policy: str = "auto"
-    """``auto``: the oldest manylinux tag that holds; ``linux``: a plain tag, for this distribution only; or the one
-    manylinux tag, without its machine (``manylinux_2_28``), that must hold."""
     excluded_libraries: tuple[str, ...] = tags.CUDA_AND_TORCH
     """File name patterns of libraries that others provide at run time."""
     expected_cuda_major: int | None = None
@@ -64,8 +59,6 @@ class FinishRequest:
     """JSON for ``sm120/build.json``. It must hold no path and no time of this machine, or two builds differ."""
     left_out: tuple[str, ...] = ()
     """Components that were not built; not empty exactly where the label says ``partial``."""
-    remove: tuple[str, ...] = ()
-    """Patterns (``*`` crosses folders) of members to drop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +76,7 @@ class FinishedWheel:
     version: str
     tags: tuple[str, ...]
     platform_because: tuple[str, ...]
-    """What keeps the wheel from an older platform tag; empty where there is none or the policy was given."""
-    removed: tuple[str, ...]
+    """What keeps the wheel from an older platform tag; empty where there is none."""
 
 
 def finish(request: FinishRequest) -> FinishedWheel:
@@ -95,9 +87,7 @@ def finish(request: FinishRequest) -> FinishedWheel:
         open_wheel(request.raw) as wheel,
         tempfile.TemporaryDirectory(prefix=".finish-", dir=request.out_dir) as work,
     ):
-        removed = tuple(m for m in wheel.members if _removable(m, wheel.dist_info, request.remove))
-        kept = [m for m in wheel.members if m not in set(removed)]
-        libraries = host_libraries(wheel, kept, Path(work))
+        libraries = host_libraries(wheel, wheel.members, Path(work))
         _refuse_bad_links(libraries, request)
         name = _retagged(wheel.filename, request.python_tag)
         _refuse_broken_abi3(libraries, name, request.raw)
@@ -106,7 +96,7 @@ def finish(request: FinishRequest) -> FinishedWheel:
         dist_info = f"{_escaped_name(wheel)}-{version}.dist-info"
         filename = f"{_escaped_name(wheel)}-{version}{_build_part(name)}-{_tag_part(name, platform)}.whl"
         members = [
-            *_kept_members(wheel, kept, dist_info),
+            *_kept_members(wheel, dist_info),
             *_made_members(wheel, request, version, finished_tags, dist_info, has_code=bool(libraries)),
         ]
         written = write_archive(
@@ -122,7 +112,6 @@ def finish(request: FinishRequest) -> FinishedWheel:
             version=version,
             tags=tuple(sorted(finished_tags)),
             platform_because=platform.because,
-            removed=removed,
         )
 
 
@@ -167,11 +156,6 @@ def _checked_version(request: FinishRequest) -> str:
             hint="a wheel is labelled 'partial' exactly where components were left out",
         )
     return version
-
-
-def _removable(member: str, dist_info: str, patterns: Iterable[str]) -> bool:
-    """dist-info is never dropped by a pattern: a wheel without METADATA is none."""
-    return not member.startswith(f"{dist_info}/") and any(fnmatch.fnmatchcase(member, p) for p in patterns)
 
 
 def _refuse_bad_links(libraries: Iterable[Library], request: FinishRequest) -> None:
@@ -220,18 +204,7 @@ def _retagged(name: WheelName, python_tag: str | None) -> WheelName:
 def _platform(libraries: list[Library], name: WheelName, request: FinishRequest) -> tags.PlatformDecision:
     if not libraries:
         return tags.PlatformDecision(tags=tuple(sorted({t.platform for t in name.tags})))
-    policy, machine = request.platform_policy, libraries[0].machine
-    if policy == "auto":
-        return tags.decide_platform(libraries, excluded=request.excluded_libraries)
-    tag = f"{policy}_{machine}"
-    if problems := tags.platform_problems(libraries, tag, excluded=request.excluded_libraries):
-        raise WheelInvalidError(
-            f"the wheel does not keep to {tag}",
-            where=str(request.raw),
-            why="\n".join(problems[:10]),
-            hint="build on an older distribution (the manylinux images are for that), or let the platform be 'auto'",
-        )
-    return tags.PlatformDecision(tags=(tag,))
+    return tags.decide_platform(libraries, excluded=request.excluded_libraries)
 
 
 def _escaped_name(wheel: WheelFile) -> str:
@@ -260,10 +233,10 @@ def _natural(interpreter: str) -> tuple[int, str]:
     return len(interpreter), interpreter
 
 
-def _kept_members(wheel: WheelFile, kept: Iterable[str], dist_info: str) -> Iterable[Member]:
+def _kept_members(wheel: WheelFile, dist_info: str) -> Iterable[Member]:
     old_data = f"{wheel.dist_info.removesuffix('.dist-info')}.data/"
     made_anew = {f"{wheel.dist_info}/{n}" for n in ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s")}
-    for name in kept:
+    for name in wheel.members:
         if name in made_anew:
             continue
         new = name
@@ -279,12 +252,7 @@ def _kept_members(wheel: WheelFile, kept: Iterable[str], dist_info: str) -> Iter
 def _made_members(
     wheel: WheelFile, request: FinishRequest, version: str, all_tags: set[str], dist_info: str, *, has_code: bool
 ) -> Iterable[Member]:
-    metadata = edit_metadata(
-        wheel.metadata_text,
-        version=version,
-        requires_dist=request.requires_dist,
-        requires_python=request.requires_python,
-    )
+    metadata = edit_metadata(wheel.metadata_text, version=version, requires_dist=request.requires_dist)
     yield from_bytes(f"{dist_info}/METADATA", metadata.encode())
     # machine code belongs into platlib whatever the backend thought
     wheel_text = edit_wheel(wheel.wheel_text, tags=all_tags, purelib=False if has_code else None)

@@ -6,23 +6,20 @@ import re
 from collections.abc import Iterable, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from sm120_wheels.errors import WheelInvalidError
 
-#: Requires-Dist and Requires-Python exist since 1.2, which nobody writes any more.
+#: Requires-Dist exists since 1.2, which nobody writes any more.
 _FIRST_SUFFICIENT = (1, 2)
 _RAISED_TO = "2.1"
 
 
-def edit_metadata(
-    text: str, *, version: str, requires_dist: Sequence[str] = (), requires_python: str | None = None
-) -> str:
-    """METADATA with another version, requirements added, and where given another Requires-Python.
+def edit_metadata(text: str, *, version: str, requires_dist: Sequence[str] = ()) -> str:
+    """METADATA with another version, and requirements added.
 
     A requirement takes the place of one of upstream's on the same distribution with the same marker (so that a recipe
-    can widen a range as well as narrow it). Metadata-Version is raised only where it is too old for these fields.
+    can widen a range as well as narrow it). Metadata-Version is raised only where it is too old for that field.
     Raises :class:`WheelInvalidError` for a requirement that cannot be parsed.
     """
     head, separator, body = _split(text)
@@ -33,12 +30,8 @@ def edit_metadata(
         name, _, value = field.partition(":")
         if name.lower() == "requires-dist" and _identity(_requirement(value.strip())) in replaced:
             continue
-        if name.lower() == "requires-python" and requires_python is not None:
-            continue
         kept.append(_changed(field, name, version))
     kept += [f"Requires-Dist: {requirement}" for requirement in map(str, added)]
-    if requires_python is not None:
-        kept.append(f"Requires-Python: {_specifier(requires_python)}")
     return "\n".join(kept) + "\n" + separator + body
 
 
@@ -95,13 +88,3 @@ def _requirement(text: str) -> Requirement:
         raise WheelInvalidError(
             f"{text!r} is not a requirement", why=str(exc), hint="write it as in requirements files: torch~=2.11.0"
         ) from exc
-
-
-def _specifier(text: str) -> str:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier as exc:
-        raise WheelInvalidError(
-            f"{text!r} is not a range of Python versions", why=str(exc), hint="e.g. >=3.10"
-        ) from exc
-    return text

@@ -109,8 +109,8 @@ def _tame_generators(aot: Any, left_out: list[dict[str, str]], *, wanted: Callab
                 left_out.append(
                     {
                         "name": module,
-                        "why": f"needs {missing} from upstream's artifact server, which the sdist does not hold; "
-                        "put it into the folder given as cubin_dir",
+                        "why": f"needs {missing} from upstream's artifact server, which the sdist does not hold and a "
+                        "build does not fetch; flashinfer fetches and compiles it when it is first used (needs nvcc)",
                     }
                 )
                 return _LeftOut(module)

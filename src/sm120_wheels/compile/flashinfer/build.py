@@ -6,7 +6,7 @@ May be stopped at any time and called again with the same request: what is finis
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,14 +50,8 @@ class FlashinferBuildRequest:
     """Added to every link."""
     host_compiler: Path | None = None
     """g++ or another C++ compiler for nvcc, C++ sources and links; None for ``c++`` on PATH."""
-    cubin_dir: Path | None = None
-    """Artifacts of upstream's server, for modules that need some (their checksums are verified by upstream's code)."""
     source_date_epoch: int = ZIP_EPOCH
     """Time of the files in the wheels, seconds since 1970."""
-    on_line: Callable[[str], None] | None = None
-    """Sees every line of output."""
-    on_progress: Callable[[int, int], None] | None = None
-    """Gets finished and all steps (compiles and links) of this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +88,6 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         cuda_root=request.cuda_root.absolute(),
         arch=request.arch,
         work=work,
-        cubin_dir=request.cubin_dir,
         host_compiler=request.host_compiler,
         launcher=request.launcher,
         ldflags=request.ldflags,
@@ -107,7 +100,6 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         choice=choice,
         env=env,
         log=request.log,
-        on_line=request.on_line,
     )
     names = [module.name for module in listed.modules]
     profiles.check_asked(choice, names, groups=known.groups, target=request.arch.sm)
@@ -121,8 +113,6 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         env=env,
         jobs=request.jobs,
         log=request.log,
-        on_line=request.on_line,
-        on_progress=request.on_progress,
     )
     python_wheel = _python_wheel(request, source=source, work=work, env=env, version=listed.version)
     kernels = wheels.KernelWheels(
@@ -172,7 +162,6 @@ def _python_wheel(
             python=request.python.absolute(),
             env=env,
             log=request.log,
-            on_line=request.on_line,
         )
         if built.name != path.name:
             raise ConfigureError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,6 @@ def environment(
     cuda_root: Path,
     arch: Arch,
     work: Path,
-    cubin_dir: Path | None = None,
     host_compiler: Path | None = None,
     launcher: Sequence[str] = (),
     ldflags: Sequence[str] = (),
@@ -74,7 +73,7 @@ def environment(
             "FLASHINFER_CUDA_ARCH_LIST": str(arch),
             "FLASHINFER_NVCC_THREADS": "1",
             "FLASHINFER_WORKSPACE_BASE": str(work / "workspace"),
-            "FLASHINFER_CUBIN_DIR": str(cubin_dir or work / "cubins"),
+            "FLASHINFER_CUBIN_DIR": str(work / "cubins"),
             "FLASHINFER_NO_DOWNLOAD": "1",
             "FLASHINFER_DISABLE_VERSION_CHECK": "1",
             "FLASHINFER_LOGGING_LEVEL": "warning",
@@ -98,7 +97,6 @@ def list_modules(
     choice: Choice,
     env: Mapping[str, str],
     log: Path,
-    on_line: Callable[[str], None] | None = None,
 ) -> Listing:
     """Upstream's modules, with the ninja files of the chosen ones written below ``work``.
 
@@ -132,7 +130,6 @@ def list_modules(
             [*no_network_prefix(), python, _DRIVER, work / "question.json", answer],
             env=env,
             log=log,
-            on_line=on_line,
             check=False,
             cwd=work,
         )

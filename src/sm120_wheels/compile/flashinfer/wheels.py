@@ -12,7 +12,7 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +105,6 @@ def build_python_wheel(
     python: Path,
     env: Mapping[str, str],
     log: Path,
-    on_line: Callable[[str], None] | None = None,
 ) -> Path:
     """``flashinfer-python`` as upstream's backend makes it for a release: public version, pure Python, with headers.
 
@@ -126,7 +125,6 @@ def build_python_wheel(
             cwd=Path(cwd) if cwd else None,
             env={**env, **settings, **(extra_environ or {})},
             log=log,
-            on_line=on_line,
             check=False,
         )
         if not done.ok:
