@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "patches": ("sm120_wheels.cli.patches:command", "List the patches to upstream's sources."),
     "refresh-patches": ("sm120_wheels.cli.refresh_patches:command", "Move a patch series to another version."),
     "simulate": ("sm120_wheels.cli.simulate:command", "How long a build would take with other cores and memory."),
+    "profile": ("sm120_wheels.cli.profile:command", "Make a recipe's compile profile of what a build measured."),
     "broker": ("sm120_wheels.cli.broker:command", "What the compile broker of this host is doing."),
     "audit": ("sm120_wheels.cli.audit:command", "Show what GPU code a wheel carries, and what a GPU would make of it."),
     "smoke": ("sm120_wheels.cli.smoke:command", "Launch a wheel's operators on a GPU and check what they compute."),
