@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -147,69 +148,78 @@ def make_matrix(
     return Matrix(jobs=tuple(jobs.values()), impossible=tuple(impossible.values()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Combination:
+    """One of what a recipe names, for all Pythons of its pairing."""
+
+    package: Recipe
+    number: str
+    pairing: Pairing
+    arch: str
+    platform: str
+    profile: str | None
+
+    @property
+    def pins(self) -> PackageVersion:
+        return self.package.versions[self.number]
+
+    def request(self, python: str) -> BuildRequest:
+        return BuildRequest(
+            recipe=self.package.name,
+            version=self.number,
+            cuda=self.pairing.cuda,
+            torch=self.pairing.torch,
+            archs=(self.arch,),
+            python=python,
+            profile=self.profile,
+            platform=self.platform,
+        )
+
+
 def _combinations(package: Recipe, profile: str, root: Path, patches_root: Path | None) -> Iterator[Job | Impossible]:
     chosen = profile if package.backend == "flashinfer-aot" else None
     for number, pins in package.versions.items():
-        for pairing in pins.pairings:
-            for arch in package.architectures.supported:
-                for platform in PLATFORMS:
-                    yield from _of_pythons(package, number, pins, pairing, arch, platform, chosen, root, patches_root)
+        for pairing, arch, platform in product(pins.pairings, package.architectures.supported, PLATFORMS):
+            one = _Combination(
+                package=package, number=number, pairing=pairing, arch=arch, platform=platform, profile=chosen
+            )
+            yield from _of_pythons(one, root, patches_root)
 
 
-def _of_pythons(
-    package: Recipe,
-    number: str,
-    pins: PackageVersion,
-    pairing: Pairing,
-    arch: str,
-    platform: str,
-    profile: str | None,
-    root: Path,
-    patches_root: Path | None,
-) -> Iterator[Job | Impossible]:
+def _of_pythons(one: _Combination, root: Path, patches_root: Path | None) -> Iterator[Job | Impossible]:
     """A job for each Python where the wheel is bound to one, else one for all of them."""
-    for python in pairing.python:
-        request = BuildRequest(
-            recipe=package.name,
-            version=number,
-            cuda=pairing.cuda,
-            torch=pairing.torch,
-            archs=(arch,),
-            python=python,
-            profile=profile,
-            platform=platform,
-        )
+    for python in one.pairing.python:
         try:
-            plan = make_plan(request, recipes_root=root, patches_root=patches_root)
+            plan = make_plan(one.request(python), recipes_root=root, patches_root=patches_root)
         except UnsupportedTargetError as exc:
-            if _torch_of_another_major(pairing):
+            if _torch_of_another_major(one.pairing):
                 raise
-            yield _impossible(package, number, pins, pairing, arch, platform, exc)
+            yield _impossible(one, exc)
             return
         own = plan.python_tag.startswith(f"cp{python.replace('.', '')}-cp")
-        if why := _torch_without_cuda(pairing.torch, platform, root):
-            yield Impossible(identifier=plan.identifier, recipe=package.name, what=why[0], why=why[1])
+        if why := _torch_without_cuda(one.pairing.torch, one.platform, root):
+            yield Impossible(identifier=plan.identifier, recipe=one.package.name, what=why[0], why=why[1])
         else:
-            yield _job(plan, package.name, arch, pythons=(python,) if own else pairing.python, profile=profile)
+            yield _job(plan, one, pythons=(python,) if own else one.pairing.python)
         if not own:
             return
 
 
-def _job(plan: Plan, name: str, arch: str, *, pythons: tuple[str, ...], profile: str | None) -> Job:
+def _job(plan: Plan, one: _Combination, *, pythons: tuple[str, ...]) -> Job:
     return Job(
         identifier=plan.identifier,
-        recipe=name,
+        recipe=one.package.name,
         version=plan.version,
         distribution=plan.distribution,
         cuda=plan.cuda,
         torch=plan.torch,
         python=plan.python,
         pythons=pythons,
-        arch=arch,
+        arch=one.arch,
         platform=plan.platform,
         key=plan.key,
         toolchain_key=content_key([plan.locks, plan.python, plan.platform]),
-        profile=profile,
+        profile=one.profile,
         partial=plan.partial,
     )
 
@@ -219,28 +229,20 @@ def _torch_of_another_major(pairing: Pairing) -> bool:
     return built_for is not None and built_for.split(".")[0] != pairing.cuda.split(".")[0]
 
 
-def _impossible(
-    package: Recipe,
-    number: str,
-    pins: PackageVersion,
-    pairing: Pairing,
-    arch: str,
-    platform: str,
-    error: UnsupportedTargetError,
-) -> Impossible:
+def _impossible(one: _Combination, error: UnsupportedTargetError) -> Impossible:
     """Named as the build would be; where no plan exists, the Python tag is that of the lowest Python."""
-    lowest = pairing.python[0].replace(".", "")
-    tag = f"cp{pins.abi3.replace('.', '')}_abi3" if pins.abi3 else f"cp{lowest}_cp{lowest}"
+    abi3, lowest = one.pins.abi3, one.pairing.python[0].replace(".", "")
+    tag = f"cp{abi3.replace('.', '')}_abi3" if abi3 else f"cp{lowest}_cp{lowest}"
     identifier = build_identifier(
-        distribution=pins.distribution,
-        version=number,
-        cuda=pairing.cuda,
-        torch=pairing.torch,
-        python_tag="py3_none" if package.backend == "flashinfer-aot" else tag,
-        archs=(Arch.parse(arch),),
-        platform=platform,
+        distribution=one.pins.distribution,
+        version=one.number,
+        cuda=one.pairing.cuda,
+        torch=one.pairing.torch,
+        python_tag="py3_none" if one.package.backend == "flashinfer-aot" else tag,
+        archs=(Arch.parse(one.arch),),
+        platform=one.platform,
     )
-    return Impossible(identifier=identifier, recipe=package.name, what=error.what, why=error.why)
+    return Impossible(identifier=identifier, recipe=one.package.name, what=error.what, why=error.why)
 
 
 def _torch_without_cuda(torch: str, platform: str, root: Path) -> tuple[str, str] | None:
