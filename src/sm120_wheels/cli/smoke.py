@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,12 @@ def _write(report: Report, wheels: Sequence[Path], record_file: Path | None, htm
         for subject, document in documents:
             if subject.name in places:
                 place = places[subject.name].with_name(subject.name + ".smoke.json")
+                if said := _says_more(place, document):
+                    console.note(
+                        f"record: {place} stays: it says {said}, and this run nothing ({document['reason']}); "
+                        "--record FILE keeps this one's"
+                    )
+                    continue
                 files.write_json(place, document)
                 console.note(f"record: {place}")
     if html is not None:
@@ -299,6 +306,19 @@ def _write(report: Report, wheels: Sequence[Path], record_file: Path | None, htm
 
         files.write_text(html, to_html([document for _, document in documents]))
         console.note(f"page: {html}")
+
+
+def _says_more(place: Path, document: Mapping[str, Any]) -> str:
+    """The state of the record that is there, where it is about the same file and ran, and the new one did not."""
+    if document["state"] != "not run" or not place.is_file():
+        return ""
+    try:
+        there = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(there, dict) or there.get("wheel_sha256") != document.get("wheel_sha256"):
+        return ""
+    return str(there.get("state", "")) if there.get("state") in ("passed", "failed") else ""
 
 
 def _verdict(report: Report) -> int:

@@ -64,6 +64,19 @@ def test_a_graph_that_is_left_out_is_not_run_with_its_reason(demo: Ran) -> None:
     assert (graph["state"], graph["why"]) == ("not run", "it synchronises")
 
 
+def test_a_graph_that_could_not_run_is_seen_in_its_case_and_counted(demo: Ran) -> None:
+    case = demo.case("test_not_run_in_a_graph")
+    graph = next(s for s in case["stages"] if s["name"] == "graph")
+    assert (case["state"], graph["state"], graph["why"]) == ("passed", "not run", "not in a graph with this driver")
+    states = [s["state"] for c in demo.record["cases"] for s in c["stages"] if s["name"] == "graph"]
+    counted = {"passed": states.count("passed"), "failed": states.count("failed"), "not_run": states.count("not run")}
+    assert demo.record["graphs"] == counted
+    assert (
+        f"graphs     {counted['passed']} passed, {counted['failed']} failed, {counted['not_run']} not run" in demo.out
+    )
+    assert "graph not run: 1 × not in a graph with this driver" in demo.out
+
+
 def test_a_hang_shows_the_stack_of_the_line_that_hangs(demo: Ran) -> None:
     assert "sleeps" in demo.case("test_hangs_in_python")["hang"]["stacks"]
     assert "sleeps_in_c" in demo.case("test_hangs_in_native_code")["hang"]["stacks"]

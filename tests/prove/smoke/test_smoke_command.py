@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import psutil
 import pytest
 
 from sm120_wheels import files
+from sm120_wheels.cli.smoke import _write
 from sm120_wheels.errors import BusyError
 from sm120_wheels.gpus import Gpu
 from sm120_wheels.index import evidence
 from sm120_wheels.index.publish import Options, publish
+from sm120_wheels.prove.smoke.report import Report, Subject
 from sm120_wheels.prove.smoke.run import gpu_lock
 from tests.index.serving import served
 from tests.prove.conftest import Said, Samples
@@ -158,6 +161,27 @@ def test_k_selects_and_a_selection_that_passes_is_no_pass_of_the_wheel(tmp_path:
     assert ran.record["counts"] == {"passed": 2, "failed": 0, "not_run": 0}
     assert ran.record["state"] == "not run"
     assert ran.record["selection"].startswith("-k test_right and not after and not rightly, ")
+
+
+def test_a_record_of_a_run_is_not_replaced_by_one_of_a_run_that_launched_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = tmp_path / "demo-1.0-py3-none-any.whl"
+    place = wheel.with_name(wheel.name + ".smoke.json")
+    subject = Subject.untested(wheel.name, "a" * 64, "runs")
+    nothing = replace(Report.nothing("needs 12.0", gpus=[]), subjects=[subject])
+    _write(nothing, [wheel], None, None)
+    assert json.loads(place.read_text())["state"] == "not run", "there was none"
+    for state in ("passed", "failed"):
+        before = json.dumps({"state": state, "wheel_sha256": "a" * 64})
+        place.write_text(before)
+        _write(nothing, [wheel], None, None)
+        assert place.read_text() == before
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"stays: it says {state}, and this run nothing (needs 12.0)" in told
+    place.write_text(json.dumps({"state": "passed", "wheel_sha256": "b" * 64}))
+    _write(nothing, [wheel], None, None)
+    assert json.loads(place.read_text())["state"] == "not run", "that was about another file"
 
 
 def test_k_that_selects_nothing_is_not_run(tmp_path: Path) -> None:

@@ -93,6 +93,14 @@ def counts(results: Sequence[CaseResult]) -> dict[str, int]:
     return {"passed": found["passed"], "failed": found["failed"], "not_run": found["not run"]}
 
 
+def graphs(results: Sequence[CaseResult]) -> tuple[dict[str, int], Counter[str]]:
+    """How the stage "graph" of these cases ended, and why it was not run: a case passes without it."""
+    stages = [s for r in results for s in r.stages if s.name == "graph"]
+    found = Counter(s.state for s in stages)
+    ends = {"passed": found["passed"], "failed": found["failed"], "not_run": found["not run"]}
+    return ends, Counter(s.why for s in stages if s.state == "not run")
+
+
 def judge(report: Report, results: Sequence[CaseResult]) -> tuple[State, str]:
     """The state of a run over these cases, and the reason. Only a whole run on a GPU can be "passed"."""
     if report.why_not:
@@ -137,6 +145,7 @@ def record(report: Report, subject: Subject) -> dict[str, Any]:
         "selection": report.selection,
         "notes": list(report.notes),
         "counts": counts(results),
+        "graphs": graphs(results)[0],
         "operators": {
             "registered": len(subject.operators),
             "passed": by_state["passed"],
@@ -207,6 +216,8 @@ def to_terminal(report: Report) -> str:
         found = counts(results)
         lines.append(f"{subject.name}: {state}" + (f" ({reason})" if reason else ""))
         lines.append(f"  cases      {found['passed']} passed, {found['failed']} failed, {found['not_run']} not run")
+        ends, _ = graphs(results)
+        lines.append(f"  graphs     {ends['passed']} passed, {ends['failed']} failed, {ends['not_run']} not run")
         by_state = Counter(o.state for o in subject.operators)
         lines.append(
             f"  operators  {by_state['passed']} passed, {by_state['failed']} failed, {by_state['not run']} not run, "
@@ -225,6 +236,8 @@ def to_terminal(report: Report) -> str:
         )
     reasons = Counter(r.why for r in report.results if r.state == "not run")
     lines += [f"not run: {count} × {why[:200]}" for why, count in reasons.most_common(10)]
+    reasons = graphs(report.results)[1]
+    lines += [f"graph not run: {count} × {why[:200]}" for why, count in reasons.most_common(10)]
     lines += [f"note: {note}" for note in report.notes]
     if report.gpus:
         gpu = report.gpus[0]

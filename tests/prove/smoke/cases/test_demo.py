@@ -9,10 +9,12 @@ import random
 import time
 import unittest
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sm120_smoke import backend_host
 from sm120_smoke.case import EXACT, Launch, Needs, NotRun, Tolerance, case
 
 
@@ -95,6 +97,18 @@ def test_never_written() -> Launch:
 @case("demo::once")
 def test_fails_in_a_graph_only() -> Launch:
     return launch("once")
+
+
+@case("demo::double")
+def test_not_run_in_a_graph() -> Launch:
+    made = launch("double")
+
+    def run() -> Any:
+        if backend_host.capturing:
+            raise NotRun("not in a graph with this driver")
+        return made.run()
+
+    return replace(made, run=run)
 
 
 @case("demo::double")
