@@ -88,8 +88,8 @@ def start(command: list[str | Path], log: Path, *, cgroup: Path | None = None) -
 @contextmanager
 def builder(top: Path, number: int, token: str, programs: Path, memory: int) -> Iterator[Builder]:
     space, outer, inner = f"{_NAME}-{number}", f"smo{os.getpid()}-{number}", f"smi{os.getpid()}-{number}"
-    folder = top / f"builder-{number}"
-    folder.mkdir()
+    folder = top.parent / f"builder-{number}"  # toolchains stay there from run to run
+    folder.mkdir(exist_ok=True)
     (folder / "builder.toml").write_text(
         f'cache_dir = "{folder}/toolchains"\npublic_addr = "{_NET}.{number + 10}:10501"\n'
         f'scheduler_url = "http://{_NET}.1:10600"\n'
@@ -133,7 +133,7 @@ def scheduler(top: Path, client: str, server: str, programs: Path) -> Iterator[N
     )
     (top / "client.toml").write_text(
         f'[dist]\nscheduler_url = "http://{_NET}.1:10600"\ntoolchain_cache_size = 10737418240\n'
-        f'cache_dir = "{top}/client"\n[dist.auth]\ntype = "token"\ntoken = "{client}"\n'
+        f'cache_dir = "{top.parent}/client"\n[dist.auth]\ntype = "token"\ntoken = "{client}"\n'
     )
     for file in top.glob("*.toml"):
         file.chmod(0o600)
