@@ -117,7 +117,7 @@ def builder(top: Path, number: int, token: str, programs: Path, memory: int) -> 
         if process.poll() is None:
             made.kill()
         process.wait()
-        ip(f"netns del {space}")
+        ip(f"link del {outer}", f"netns del {space}")
         while cgroup.is_dir():
             try:
                 cgroup.rmdir()
@@ -207,13 +207,14 @@ def main(work: Path, targets: tuple[str, ...], jobs: int, memory: float, file: P
                 if kill and made[-1].process.poll() is None:
                     raise click.ClickException("the builder that was to be killed never had anything to do")
             print(f"{name}: {runs[name].wall_s} s; {'; '.join(runs[name].lines)}", file=sys.stderr, flush=True)
+            if file is not None:
+                text = json.dumps({k: asdict(v) | {"peaks": peaks[k]} for k, v in runs.items()}, indent=2)
+                file.write_text(f"{text}\n")
 
         run("no builder", 0)
         run("one builder", 1)
         run("two builders", 2)
         run("two builders, one killed", 2, kill=True)
-    if file is not None:
-        file.write_text(json.dumps({k: asdict(v) | {"peaks": peaks[k]} for k, v in runs.items()}, indent=2) + "\n")
     print("| run | wall | same bytes as without builders | most memory of a builder |\n|---|--:|---|--:|")
     for name, done in runs.items():
         same = sum(done.objects[t] == runs["no builder"].objects[t] for t in targets)
