@@ -148,7 +148,8 @@ class Gateway:
     def _failed(self, why: str) -> None:
         with self._lock:
             self._strikes += 1
-            if self._strikes < _STRIKES or self._report.state != "used":
+            # at its end a build does not wait for a second failure
+            if (self._strikes < _STRIKES and not self._closed) or self._report.state != "used":
                 return
             self._report = replace(self._report, state="lost", why=why)
         self._lost(why)
