@@ -171,12 +171,16 @@ class _CodeBook:
         return dequantize(rows, self.form.number, rows.shape[0], self.shape[-1], torch.float32).view(self.shape)
 
 
-def _agrees(dtype: str, depth: int) -> Tolerance:
-    return Tolerance(
-        relative=2 * UNIT[dtype],
-        absolute=(8 * UNIT["float16"] + UNIT[dtype]) * depth**0.5,
-        source="half-precision factors of weights of at most 1, summed in float32 in another order, one rounding",
-    )
+def _agrees(name: str, dtype: str, depth: int) -> Tolerance:
+    absolute = (8 * UNIT["float16"] + UNIT[dtype]) * depth**0.5
+    source = "half-precision factors of weights of at most 1, summed in float32 in another order, one rounding"
+    if name == "iq1_s":
+        # Its weights are scale × (0, 1 or 2, less about 1), and the kernel multiplies that constant by the sum of a block's
+        # numbers as they were before they were rounded to eight bits: 6 sigma of a rounding of 2.2 / 127 at each, with
+        # weights of 0.45 in the mean. All rows share it.
+        absolute += 6 * 0.45 * (2.2 / 127) * (depth / 12) ** 0.5
+        source += "; the constant part of a weight times a sum of unrounded numbers"
+    return Tolerance(relative=2 * UNIT[dtype], absolute=absolute, source=source)
 
 
 @case("sgl_kernel::ggml_dequantize")
@@ -210,7 +214,7 @@ def test_ggml_mul_mat_vec_a8_code_books(name: str, dtype: str, vectors: int) -> 
         run=lambda: torch.ops.sgl_kernel.ggml_mul_mat_vec_a8.default(book.data, x, book.form.number, 333),
         reference=lambda: references.eight_bits(x) @ book.dequantised().double().t(),
         redraw=fill,
-        tolerance=_agrees(dtype, depth),
+        tolerance=_agrees(name, dtype, depth),
     )
 
 
@@ -235,7 +239,7 @@ def test_ggml_moe_a8_vec_code_books(name: str) -> Launch:
         redraw(seed + 100, x)
         redraw_integers(seed + 200, 0, experts, ids)
 
-    return Launch(run=run, reference=reference, redraw=fill, tolerance=_agrees("bfloat16", columns))
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=_agrees(name, "bfloat16", columns))
 
 
 @case("sgl_kernel::ggml_moe_get_block_size")
