@@ -175,9 +175,9 @@ def _agrees(name: str, dtype: str, depth: int) -> Tolerance:
     absolute = (8 * UNIT["float16"] + UNIT[dtype]) * depth**0.5
     source = "half-precision factors of weights of at most 1, summed in float32 in another order, one rounding"
     if name == "iq1_s":
-        # Its weights are scale × (0, 1 or 2, less about 1), and the kernel multiplies that constant by the sum of a block's
-        # numbers as they were before they were rounded to eight bits: 6 sigma of a rounding of 2.2 / 127 at each, with
-        # weights of 0.45 in the mean. All rows share it.
+        # Its weights are scale × (0, 1 or 2, less about 1), and the kernel multiplies that constant by the sum of a
+        # block's numbers as they were before they were rounded to eight bits: 6 sigma of a rounding of 2.2 / 127 at
+        # each, with weights of 0.45 in the mean. All rows share it.
         absolute += 6 * 0.45 * (2.2 / 127) * (depth / 12) ** 0.5
         source += "; the constant part of a weight times a sum of unrounded numbers"
     return Tolerance(relative=2 * UNIT[dtype], absolute=absolute, source=source)
