@@ -119,7 +119,7 @@ def smoke(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the test suite, real nvcc included."""
     _install(session, "dev")
-    session.run("pytest", "--numprocesses=2", "--dist=loadfile", *session.posargs)
+    session.run("pytest", "--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder", *session.posargs)
 
 
 @nox.session(python=TEST_PYTHONS)

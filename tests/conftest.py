@@ -20,6 +20,12 @@ from tests.support.world import World
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: with two processes, the last one to start must be a short one."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 #: The cache that the test run uses, fixed before any test changes SM120_CACHE_DIR.
 _CACHE = cache_root()
 

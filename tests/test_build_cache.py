@@ -17,6 +17,7 @@ from tests.support.demo import DEMO, arguments, prepare
 from tests.support.world import Outcome, World, make_patch
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.cuda,
     pytest.mark.network,
     pytest.mark.skipif(isinstance(find(), str), reason=f"not run: {find()}"),

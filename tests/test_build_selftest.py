@@ -15,7 +15,7 @@ import pytest
 
 from sm120_wheels.toolchain.cuda import CudaToolkit
 
-pytestmark = [pytest.mark.cuda, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.cuda, pytest.mark.network]
 
 
 def sm120(*arguments: str | Path, cwd: Path) -> dict[str, Any]:

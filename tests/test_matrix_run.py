@@ -26,7 +26,7 @@ from tests.index.makewheel import make_wheel
 from tests.index.serving import served
 from tests.support.world import ROOT, World, git_source, recipe_toml
 
-pytestmark = [pytest.mark.cuda, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.cuda, pytest.mark.network]
 
 #: CUDA and the stand-in torch that is paired with it.
 PAIRS = (("13.0", "2.11.99"), ("13.0", "2.14.99"), ("13.2", "2.15.99"))

@@ -22,7 +22,7 @@ from sm120_wheels.toolchain.pyenv import ensure_environment
 from sm120_wheels.wheel.archive import open_wheel
 from tests.compile.flashinfer_runtime import check_runtime
 
-pytestmark = [pytest.mark.cuda, pytest.mark.network, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.cuda, pytest.mark.network, pytest.mark.timeout(1800)]
 
 MODULE = "silu_and_mul"
 ASKED = ("norm", "activation", "page", "rope", "cascade")
