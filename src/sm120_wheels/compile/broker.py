@@ -156,6 +156,8 @@ class Broker:
         self._busy, self._rested = now, False
         state = message.fields.get("state", "")
         if state in ("waiting", "running", "ended") and client.stage is Stage.NEW:
+            if not message.fields.get("uid"):
+                return  # no launcher: what the one who connected runs would be taken for a compile
             self._admission.introduce(client, message)
             now = time.monotonic()
         if state == "waiting":
