@@ -167,7 +167,7 @@ class Policy:
         for task in self.waiting.values():
             by_build[task.build].append(task)
         queues = {build: self._queue(tasks) for build, tasks in by_build.items()}
-        served = {build: self._used(build, self._clock) + self._ahead(build, self._clock) for build in queues}
+        served = {build: self._used(build) + self._ahead(build) for build in queues}
         ordered: list[Task] = []
         if self._has_turn in queues:
             ordered.append(queues[self._has_turn].pop())
@@ -231,7 +231,7 @@ class Policy:
         if not here:
             self._served.clear()
         if build not in here:
-            least = min((self._used(other, self._clock) for other in here), default=0.0)
+            least = min((self._used(other) for other in here), default=0.0)
             self._served[build] = max(self._served.get(build, 0.0), least)
 
     def _settle(self, now: float) -> None:
@@ -239,21 +239,21 @@ class Policy:
         self._clock = max(self._clock, now)
         for ended in self._ended:
             build = ended.task.build
-            self._served[build] = self._served.get(build, 0.0) + self._taken(ended, self._clock)
+            self._served[build] = self._served.get(build, 0.0) + self._taken(ended)
         self._ended.clear()
 
-    def _used(self, build: str, now: float) -> float:
+    def _used(self, build: str) -> float:
         """What a build was given until now, in seconds of the whole machine."""
         own = (r for r in self.running.values() if r.task.build == build)
-        return self._served.get(build, 0.0) + sum(self._taken(r, now) for r in own)
+        return self._served.get(build, 0.0) + sum(self._taken(r) for r in own)
 
-    def _ahead(self, build: str, now: float) -> float:
+    def _ahead(self, build: str) -> float:
         """What its running tasks will take soon."""
         own = (r for r in self.running.values() if r.task.build == build)
-        return sum(self._share(r.task) * min(r.expected_end(now) - now, _AHEAD_S) for r in own)
+        return sum(self._share(r.task) * min(r.expected_end(self._clock) - self._clock, _AHEAD_S) for r in own)
 
-    def _taken(self, running: Running, now: float) -> float:
-        return self._share(running.task) * max(0.0, now - running.started)
+    def _taken(self, running: Running) -> float:
+        return self._share(running.task) * max(0.0, self._clock - running.started)
 
     def _charge(self, task: Task) -> float:
         return self._share(task) * min(task.seconds, _AHEAD_S)
