@@ -1,7 +1,7 @@
 """The real flashinfer: the minimal profile through the whole pipeline with nvcc, then found by upstream's own runtime.
 
 Downloads what no cache holds (torch, CUDA, the sdist: 3 GB) and compiles eleven translation units, four minutes of CPU.
-Left out are the two modules of the profile that take the longest: topk (twenty minutes of CPU) and sampling (three).
+Left out are the two modules of the profile that take the longest: topk (28 minutes of CPU) and sampling (three).
 """
 
 from __future__ import annotations
