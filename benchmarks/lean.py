@@ -26,6 +26,7 @@ and lean over sm_120a alone, in CPU seconds: of whole wheels where both records 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -35,6 +36,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,9 +108,26 @@ def for_targets(argv: list[str], targets: list[str], threads: int) -> list[str]:
     return [*kept, f"--threads={threads}", *(f"-gencode=arch=compute_{t},code=sm_{t}" for t in targets)]
 
 
+@contextlib.contextmanager
+def most_resident(pid: int) -> Iterator[list[int]]:
+    """The most that the processes below ``pid`` had resident, in bytes, in a list of one that grows while they run."""
+    peaks, ended = [0], threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(0.2):
+            peaks[0] = max(peaks[0], tree(pid).resident)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        sampler.join()
+
+
 def compile_once(argv: list[str], build: Path, env: dict[str, str], output: Path | None = None) -> Cost:
     """Run one compile; ends the benchmark where it fails. ``output``: where the object is to stay, if it is."""
-    peak, ended = 0, threading.Event()
     with tempfile.TemporaryDirectory(prefix="sm120-bench-") as where:
         argv = list(argv)
         argv[argv.index("-o") + 1] = str(output or Path(where) / "unit.o")
@@ -118,23 +137,15 @@ def compile_once(argv: list[str], build: Path, env: dict[str, str], output: Path
         began = time.monotonic()
         process = subprocess.Popen(argv, cwd=build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
-        def sample() -> None:
-            nonlocal peak
-            while not ended.wait(0.2):
-                peak = max(peak, tree(process.pid).resident)
-
-        sampler = threading.Thread(target=sample)
-        sampler.start()
-        assert process.stderr is not None
-        said = process.stderr.read().decode("utf-8", "replace")
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        wall = time.monotonic() - began
-        ended.set()
-        sampler.join()
+        with most_resident(process.pid) as peaks:
+            assert process.stderr is not None
+            said = process.stderr.read().decode("utf-8", "replace")
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            wall = time.monotonic() - began
     if process.returncode:
         raise click.ClickException(f"a compile failed ({shlex.join(argv)[-200:]}):\n{said[-2000:]}")
-    return Cost(cpu_s=usage.ru_utime + usage.ru_stime, wall_s=wall, peak=max(peak, usage.ru_maxrss * 1024))
+    return Cost(cpu_s=usage.ru_utime + usage.ru_stime, wall_s=wall, peak=max(*peaks, usage.ru_maxrss * 1024))
 
 
 def environment(build: Path) -> dict[str, str]:

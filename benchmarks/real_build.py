@@ -17,17 +17,15 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from benchmarks.lean import environment
+from benchmarks.lean import environment, most_resident
 from sm120_wheels.cli.options import Bytes
 from sm120_wheels.compile.budget import oom_kills
-from sm120_wheels.compile.sampling import tree
 from sm120_wheels.compile.session import compile_session
 from sm120_wheels.files import human_bytes, human_seconds
 
@@ -63,25 +61,17 @@ def behind(text: str, launcher: str = "") -> str:
 
 def ninja(build: Path, file: str, jobs: int, targets: tuple[str, ...], env: dict[str, str], name: str) -> Run:
     subprocess.run(["ninja", "-C", str(build), "-f", file, "-t", "clean"], check=True, stdout=subprocess.DEVNULL)
-    before, began, peak, ended = oom_kills(), time.monotonic(), 0, threading.Event()
+    before, began = oom_kills(), time.monotonic()
     process = subprocess.Popen(
         ["ninja", "-C", str(build), "-f", file, f"-j{jobs}", "-k0", *targets], env=env, stdout=subprocess.DEVNULL
     )
 
-    def sample() -> None:
-        nonlocal peak
-        while not ended.wait(0.2):
-            peak = max(peak, tree(process.pid).resident)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    code = process.wait()
-    wall = time.monotonic() - began
-    ended.set()
-    sampler.join()
-    run = Run(name=name, wall_s=round(wall, 1), peak=peak, oom_kills=oom_kills() - before, ok=code == 0)
+    with most_resident(process.pid) as peaks:
+        code = process.wait()
+        wall = time.monotonic() - began
+    run = Run(name=name, wall_s=round(wall, 1), peak=peaks[0], oom_kills=oom_kills() - before, ok=code == 0)
     print(
-        f"{name}: {human_seconds(run.wall_s)}, peak {human_bytes(peak)}, {run.oom_kills} OOM kills, "
+        f"{name}: {human_seconds(run.wall_s)}, peak {human_bytes(run.peak)}, {run.oom_kills} OOM kills, "
         f"{'ok' if run.ok else 'FAILED'}",
         file=sys.stderr,
         flush=True,
