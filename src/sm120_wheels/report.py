@@ -98,7 +98,9 @@ def _times(stages: dict[str, dict[str, Any]]) -> str:
     compiled = stages.get("compile", {}).get("output", {})
     if compiled:
         peak = compiled["scheduler"]["peak_used"]
-        text += f"; compiling took {human_seconds(compiled['cpu_seconds'])} of CPU and at most {human_bytes(peak)}"
+        text += f"; compiling took {human_seconds(compiled['cpu_seconds'])} of CPU"
+        if peak:  # none was measured where the compiler cache had every file
+            text += f" and at most {human_bytes(peak)}"
         if alone := compiled["scheduler"]["without_broker"]:
             text += f"; {alone} files were compiled one at a time, because no compile broker could be started"
     return textwrap.fill(text, 110)
