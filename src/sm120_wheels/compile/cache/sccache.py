@@ -19,7 +19,9 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +43,9 @@ else:
 #: What the server may have of our environment; the rest could change what is compiled or where it is kept.
 _KEPT = ("HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "SCCACHE_CACHE_SIZE")
 _KEPT_PREFIX = "AWS_"
+
+#: Seconds without an entry stored, after which the rest of what the shared store lacks is given up.
+_STORING_S = 10.0
 
 
 def find(environ: Mapping[str, str]) -> tuple[Path, str]:
@@ -77,9 +82,14 @@ def in_front(
         **store,
     }
     try:
-        run([program, "--start-server"], env=server)
+        _start(program, server)
     except CommandError as exc:
-        raise CommandError("the server of sccache does not start", where=str(program), why=exc.why) from exc
+        if report is None or report.state != "used":
+            raise
+        tell(f"sccache does not start with the shared cache {report.where} ({exc.why}): only the local one is used")
+        report = replace(report, state="unreachable", why="too slow, or refused, when sccache's server started")
+        server = {name: value for name, value in server.items() if name not in store}
+        _start(program, server)
     try:
         session.environment |= client
         if scheduler := distributed(server):
@@ -90,9 +100,18 @@ def in_front(
             session.launcher = [*session.launcher, str(program)]
         yield
     finally:
-        session.cache = _report(program, version, server, report)
+        writes = report is not None and report.state == "used" and not (shared_cache and shared_cache.read_only)
+        session.cache = _report(program, version, server, report, writes=writes)
         run([program, "--stop-server"], env=server, check=False)
         socket.unlink(missing_ok=True)
+
+
+def _start(program: Path, server: Mapping[str, str]) -> None:
+    try:
+        run([program, "--start-server"], env=server)
+    except CommandError as exc:
+        run([program, "--stop-server"], env=server, check=False)  # one that was too slow may still come up
+        raise CommandError("the server of sccache does not start", where=str(program), why=exc.why) from exc
 
 
 def distributed(environ: Mapping[str, str]) -> str | None:
@@ -161,25 +180,64 @@ def _store(
     return store_variables(shared_cache, credentials) | values, SharedReport(where=shared_cache.address, state="used")
 
 
-def _report(program: Path, version: str, server: Mapping[str, str], shared_report: SharedReport | None) -> CacheReport:
-    said = run([program, "--show-adv-stats", "--stats-format", "json"], env=server, check=False)
-    start = said.output.find("{")
-    try:
-        counts: dict[str, Any] = json.loads(said.output[start:])["stats"]
-    except (ValueError, KeyError):
+def _report(
+    program: Path, version: str, server: Mapping[str, str], shared_report: SharedReport | None, *, writes: bool
+) -> CacheReport:
+    counts = _stored(program, server) if shared_report and writes else _counts(program, server)
+    if counts is None:
         return CacheReport(tool=f"sccache {version}", why="its server did not say what it did", shared=shared_report)
-    return count(counts, tool=f"sccache {version}", shared=shared_report)
+    return count(counts, tool=f"sccache {version}", shared=shared_report, unsent=_unsent(counts) if writes else 0)
 
 
-def count(counts: Mapping[str, Any], *, tool: str, shared: SharedReport | None) -> CacheReport:
+def _counts(program: Path, server: Mapping[str, str]) -> dict[str, Any] | None:
+    said = run([program, "--show-adv-stats", "--stats-format", "json"], env=server, check=False)
+    try:
+        counts: dict[str, Any] = json.loads(said.output[said.output.find("{") :])["stats"]
+    except (ValueError, KeyError):
+        return None
+    return counts
+
+
+def _stored(program: Path, server: Mapping[str, str]) -> dict[str, Any] | None:
+    """The counts once the shared store has what was compiled: a server that stops drops what it has not yet sent
+    (src/cache/multilevel.rs: only the first level is written before the compile's answer)."""
+    waiting, last = -1, time.monotonic()
+    while True:
+        counts = _counts(program, server)
+        if counts is None or not (left := _unsent(counts)):
+            return counts
+        if left != waiting:
+            waiting, last = left, time.monotonic()
+        if time.monotonic() - last > _STORING_S:
+            return counts
+        time.sleep(0.05)
+
+
+def _unsent(counts: Mapping[str, Any]) -> int:
+    """Entries that the local level has and the shared one was neither given nor refused."""
+    level = _shared_level(counts)
+    return max(0, counts.get("cache_writes", 0) - level["writes"] - level["write_failures"]) if level else 0
+
+
+def _shared_level(counts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    levels = counts.get("multi_level") or []
+    return levels[1] if len(levels) > 1 else None
+
+
+def count(counts: Mapping[str, Any], *, tool: str, shared: SharedReport | None, unsent: int = 0) -> CacheReport:
     """sccache counts the parts of nvcc (cudafe++, cicc, ptxas, the host compile) one by one, and so do we."""
+    remote = 0
     names = {"not_cached": "not cacheable", "cache_errors": "errors"}
     other = {text: _total(counts.get(name)) for name, text in names.items()}
     other["compiled on another machine"] = _total(counts.get("dist_compiles"))
     other["failed on another machine"] = int(counts.get("dist_errors") or 0)
+    if shared and (level := _shared_level(counts)):
+        remote, dropped = level["hits"], level["write_failures"] + unsent
+        shared = replace(shared, hits=remote, misses=level["misses"], stored=level["writes"], dropped=dropped)
     return CacheReport(
         tool=tool,
         hits=_total(counts.get("cache_hits")),
+        remote_hits=remote,
         misses=_total(counts.get("cache_misses")),
         other={name: number for name, number in other.items() if number},
         shared=shared,

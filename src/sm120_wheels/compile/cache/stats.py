@@ -86,7 +86,10 @@ class CacheReport:
 def _shared_line(shared: SharedReport) -> str:
     if shared.state == "unreachable":
         return f"shared cache {shared.where}: not used ({shared.why})"
-    moved = f"{human_bytes(shared.bytes_read)} read, {human_bytes(shared.bytes_written)} written"
+    if shared.bytes_read or shared.bytes_written or not (shared.hits or shared.stored):
+        moved = f"{human_bytes(shared.bytes_read)} read, {human_bytes(shared.bytes_written)} written"
+    else:  # sccache counts entries only
+        moved = f"{shared.hits} entries read, {shared.stored} written"
     text = f"shared cache {shared.where}: {moved}"
     if shared.damaged:
         text += f", {shared.damaged} damaged entries left aside"
