@@ -255,12 +255,12 @@ def test_the_code_of_exactly_the_capability_is_preferred(samples: Samples) -> No
 
 def test_torch_and_abi_are_told_from_symbols() -> None:
     facts = host_facts(
-        ["libtorch_cuda.so", "libc10.so", "libcudart.so.13", "libcufft.so.12"],
+        ["libtorch_cuda.so", "libc10.so", "libcufft.so.12", "libcusparse.so.12", "libnvvm.so.4"],
         ["$ORIGIN"],
         {"libc.so.6": frozenset({"GLIBC_2.17", "GLIBC_2.9"}), "libstdc++.so.6": frozenset({"GLIBCXX_3.4.29"})},
         ["_ZN3c104implEv", "_ZNK2at6Tensor3dimEv", "aoti_torch_call", "_ZN3c1015Sy5ErrorNSt7__cxx1112basic_stringIcEE"],
     )
-    assert facts.cuda_majors == (13,)  # cuFFT counts its own versions
+    assert facts.cuda_majors == (13,)  # cuFFT 12 is of CUDA 13; cuSPARSE 12 and NVVM 4 do not tell
     assert facts.versions == {"GLIBC": "2.17", "GLIBCXX": "3.4.29"}
     assert facts.torch_libraries == ("libtorch_cuda.so", "libc10.so")
     assert (facts.torch_symbols, facts.torch_stable_symbols, facts.cxx11_abi) == (3, 1, True)

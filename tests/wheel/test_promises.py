@@ -4,10 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sm120_wheels.wheel.archive import open_wheel
-from sm120_wheels.wheel.promises import BrokenPromise, broken_promises, cuda_label
+from sm120_wheels.wheel.promises import BrokenPromise, broken_promises
 
 
 def broken(path: Path, folder: Path) -> tuple[BrokenPromise, ...]:
@@ -57,18 +55,3 @@ def test_machine_code_in_a_wheel_for_any_machine_is_a_broken_promise(
     (promise,) = broken(path, tmp_path / "out")
     assert promise.kind == "platform"
     assert "tiny/a.so is machine code for x86_64" in promise.why
-
-
-@pytest.mark.parametrize(
-    ("version", "major"),
-    [
-        ("2.11.0+cu130", 13),
-        ("0.4.4+cu129.torch211.sm120a", 12),
-        ("1.0+abc.cu118", 11),
-        ("1.0", None),
-        ("1.0+cuda13", None),
-        ("1.0+cu13", None),
-    ],
-)
-def test_the_label_names_the_cuda_major(version: str, major: int | None) -> None:
-    assert cuda_label(version) == major

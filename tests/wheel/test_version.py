@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from sm120_wheels.arch import KNOWN, Arch
 from sm120_wheels.index.names import read_labels
-from sm120_wheels.wheel.version import is_partial, local_version
+from sm120_wheels.wheel.version import cuda_major, cuda_release, is_partial, local_version
 
 ARCHS = st.lists(st.sampled_from(sorted(KNOWN)).map(Arch.parse), min_size=1, max_size=4)
 CUDAS = st.tuples(st.integers(11, 14), st.integers(0, 9))
@@ -68,3 +68,19 @@ def test_a_partial_wheel_is_older_than_the_complete_one_and_newer_than_upstreams
 @pytest.mark.parametrize("other", ["0.4.4", "0.4.4+cu130", "0.4.4+sm120a", "0.4.4+cu130.torch211"])
 def test_a_version_of_anybody_else_is_not_partial(other: str) -> None:
     assert not is_partial(other)
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("2.11.0+cu130", "13.0"),
+        ("0.4.4+cu129.torch211.sm120a", "12.9"),
+        ("1.0+abc.cu118", "11.8"),
+        ("1.0", ""),
+        ("1.0+cuda13", ""),
+        ("1.0+cu13", ""),
+    ],
+)
+def test_the_label_names_the_cuda_release(version: str, release: str) -> None:
+    assert cuda_release(version) == release
+    assert cuda_major(version) == (int(release[:2]) if release else None)

@@ -27,7 +27,9 @@ from sm120_wheels.prove.traps import Trap, by_design, find_traps
 from sm120_wheels.wheel import library as dynamic
 from sm120_wheels.wheel import tags
 from sm120_wheels.wheel.archive import parse_filename
+from sm120_wheels.wheel.linkage import cuda_majors
 from sm120_wheels.wheel.promises import BrokenPromise, promises_of
+from sm120_wheels.wheel.version import cuda_release
 
 Capability = tuple[int, int]
 
@@ -37,8 +39,6 @@ _BATCH_BYTES = 512 << 20
 #: Pieces of machine code that are unpacked ahead, of up to some 100 MB each.
 _AHEAD = 3
 
-#: Libraries whose soname carries CUDA's own major (libcufft, libcurand … count for themselves).
-_CUDA_SONAMES = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti|nvvm)\.so\.(\d+)$")
 _TORCH_LIBRARIES = re.compile(r"^lib(?:torch|c10)[\w-]*\.so")
 #: at::, c10::, torch:: and caffe2:: in mangled names: bound to one torch release. aoti_torch_* and torch_*: stable.
 _TORCH_CXX = re.compile(r"^_ZNK?(?:St\d+\w+I)?(?:2at|3c10|5torch|6caffe2)")
@@ -80,6 +80,7 @@ class Host:
     versions: dict[str, str]
     """The highest version asked of each family: ``{"GLIBC": "2.17", "GLIBCXX": "3.4.29"}``."""
     cuda_majors: tuple[int, ...]
+    """Those that a library in ``needed`` tells; one that several CUDA majors ship tells none."""
     torch_libraries: tuple[str, ...]
     torch_symbols: int
     """Symbols of torch's C++ ABI: bound to the torch release it was built against."""
@@ -130,8 +131,6 @@ class Audit:
     name: str
     version: str
     path: str
-    cuda_release: str
-    """The CUDA release that the wheel's version names, ``13.0``; empty where it names none."""
     libraries: tuple[Library, ...]
     promises: Promises
     tag_problem: str = ""
@@ -141,9 +140,9 @@ class Audit:
         return tuple(lib for lib in self.libraries if lib.images)
 
     @property
-    def cuda_label(self) -> int | None:
-        """The major of ``cuda_release``."""
-        return int(self.cuda_release.split(".")[0]) if self.cuda_release else None
+    def cuda_release(self) -> str:
+        """The CUDA release that the version names, ``13.0``; empty where it names none."""
+        return cuda_release(self.version)
 
     @property
     def compilers(self) -> tuple[str, ...]:
@@ -164,7 +163,6 @@ def audit(subject: inputs.Subject, targets: Sequence[Capability], *, workers: in
         name=subject.name,
         version=subject.version,
         path=str(subject.path),
-        cuda_release=subject.cuda_release,
         libraries=tuple(sorted((one.library for one in found), key=lambda lib: lib.path)),
         promises=_promises(subject, found),
         tag_problem=subject.tag_problem,
@@ -228,7 +226,7 @@ def host_facts(
         needed=tuple(needed),
         rpath=tuple(rpath),
         versions={family: ".".join(map(str, number)) for family, number in sorted(highest.items())},
-        cuda_majors=tuple(sorted({int(m[1]) for n in needed if (m := _CUDA_SONAMES.match(n))})),
+        cuda_majors=tuple(sorted({major for m in map(cuda_majors, needed) if m and len(m) == 1 for major in m})),
         torch_libraries=tuple(n for n in needed if _TORCH_LIBRARIES.match(n)),
         torch_symbols=torch,
         torch_stable_symbols=stable,

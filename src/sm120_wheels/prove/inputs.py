@@ -63,12 +63,6 @@ class Subject:
     excluded: tuple[str, ...] = ()
     """File name patterns of libraries that a wheel's may take from elsewhere."""
 
-    @property
-    def cuda_release(self) -> str:
-        """The CUDA release that a wheel's local version names: ``13.0`` for ``0.4.4+cu130.torch2.11``; else empty."""
-        match = re.search(r"(?:^|[.+_-])cu(\d{2})(\d)(?=$|[.+_-])", self.version.partition("+")[2])
-        return f"{match[1]}.{match[2]}" if match else ""
-
 
 def place(subject: Subject, member: Member) -> str:
     """Where a member is, for errors: its wheel is named too, since what it is unpacked to is gone by then."""

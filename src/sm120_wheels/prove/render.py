@@ -14,6 +14,7 @@ from sm120_wheels.files import human_bytes
 from sm120_wheels.prove.audit import Audit, Image, Library, Promises
 from sm120_wheels.prove.names import brief
 from sm120_wheels.prove.verdict import Failure, LibraryVerdict, TrapFound, Verdict
+from sm120_wheels.wheel.version import cuda_major
 
 _ANSWERS = {
     "runs": "[green]runs[/]",
@@ -32,7 +33,7 @@ def to_json(audit: Audit, verdicts: Sequence[Verdict], failed: Sequence[Failure]
         "name": audit.name,
         "version": audit.version,
         "path": audit.path,
-        "cuda_label": audit.cuda_label,
+        "cuda_label": cuda_major(audit.version),
         "cuda": {"release": audit.cuda_release, "compilers": list(audit.compilers)},
         "tag_problem": audit.tag_problem,
         "promises": _promises_json(audit.promises),

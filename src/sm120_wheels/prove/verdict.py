@@ -27,6 +27,8 @@ from sm120_wheels.arch import Arch
 from sm120_wheels.prove.allow import AllowList
 from sm120_wheels.prove.audit import Audit, Capability, Image, Library, choose
 from sm120_wheels.prove.traps import Reason, Trap
+from sm120_wheels.wheel import version
+from sm120_wheels.wheel.linkage import cuda_majors, foreign_cuda
 
 Class = Literal["native", "family", "ptx", "trap", "absent"]
 Answer = Literal["runs", "unread", "part", "none", "no-cuda"]
@@ -229,18 +231,9 @@ def failures(
     and the libraries do not keep is a failure too (CUDA's major is one in any case), and so are traps not looked for.
     """
     found = [f for arch in expect for f in _dropped(audit, arch, allow or AllowList())]
-    label = cuda_major or audit.cuda_label
+    label = cuda_major or version.cuda_major(audit.version)
     if label is not None:
-        for lib in audit.libraries:
-            for major in lib.host.cuda_majors if lib.host else ():
-                if major != label:
-                    names = [n for n in lib.host.needed if n.endswith(f".so.{major}")] if lib.host else []
-                    found.append(
-                        Failure(
-                            what=f"{lib.path} needs CUDA {major}, the wheel is labelled CUDA {label}",
-                            why=f"NEEDED: {', '.join(names)}",
-                        )
-                    )
+        found += _other_cuda(audit, label)
     if strict:
         found += [
             Failure(what=f"{lib.path}: traps were not looked for on {verdict.target}", why=lib.unread)
@@ -265,6 +258,16 @@ def failures(
                         why=f"{trap.kernel}\n{trap.reason}: {trap.message or 'no message'}",
                     )
                 )
+    return found
+
+
+def _other_cuda(audit: Audit, label: int) -> list[Failure]:
+    found = []
+    for lib in audit.libraries:
+        if names := foreign_cuda(lib.host.needed if lib.host else (), expected_major=label):
+            theirs = sorted({major for name in names for major in cuda_majors(name) or ()})
+            what = f"{lib.path} needs CUDA {' or '.join(map(str, theirs))}, the wheel is labelled CUDA {label}"
+            found.append(Failure(what=what, why=f"NEEDED: {', '.join(names)}"))
     return found
 
 

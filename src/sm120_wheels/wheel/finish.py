@@ -170,7 +170,7 @@ def _refuse_bad_links(libraries: Iterable[Library], request: FinishRequest) -> N
             )
         if request.expected_cuda_major is None:
             continue
-        if foreign := linkage.foreign_cuda(library, expected_major=request.expected_cuda_major):
+        if foreign := linkage.foreign_cuda(library.needed, expected_major=request.expected_cuda_major):
             raise WheelInvalidError(
                 f"{library.member} is linked to another CUDA than the wheel's label says",
                 where=f"{request.raw}: {library.member}",

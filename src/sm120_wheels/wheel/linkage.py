@@ -29,13 +29,9 @@ def cuda_majors(soname: str) -> frozenset[int] | None:
     return None
 
 
-def foreign_cuda(library: Library, *, expected_major: int) -> list[str]:
+def foreign_cuda(needed: Sequence[str], *, expected_major: int) -> list[str]:
     """NEEDED entries that belong to another CUDA major than the one expected."""
-    return [
-        needed
-        for needed in library.needed
-        if (majors := cuda_majors(needed)) is not None and expected_major not in majors
-    ]
+    return [name for name in needed if (majors := cuda_majors(name)) is not None and expected_major not in majors]
 
 
 def foreign_search_paths(library: Library) -> list[str]:

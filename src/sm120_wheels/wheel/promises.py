@@ -6,7 +6,6 @@ own wheels are made (``finish.py``). GPU code is the audit's business.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from sm120_wheels.wheel import linkage, tags
 from sm120_wheels.wheel.archive import WheelFile, WheelName
 from sm120_wheels.wheel.finish import host_libraries, read_build_record
 from sm120_wheels.wheel.library import Library
+from sm120_wheels.wheel.version import cuda_major
 
 Kind = Literal["platform", "abi3", "cuda", "search path"]
 
@@ -67,12 +67,6 @@ def promises_of(
     )
 
 
-def cuda_label(version: str) -> int | None:
-    """The CUDA major that a version's local label names, ours or another project's: 13 for ``2.11.0+cu130``."""
-    match = re.search(r"\+(?:.*\.)?cu(\d{2})\d(?:\.|$)", version)
-    return int(match.group(1)) if match else None
-
-
 def _platform(name: WheelName, libraries: Sequence[Library], excluded: tuple[str, ...]) -> list[BrokenPromise]:
     """One of a wheel's platform tags is enough to install it, so each must hold; old spellings count once."""
     found: dict[str, BrokenPromise] = {}
@@ -96,13 +90,13 @@ def _abi3(name: WheelName, problems: Sequence[tags.Abi3Problem]) -> list[BrokenP
 
 
 def _cuda(name: WheelName, libraries: Sequence[Library]) -> list[BrokenPromise]:
-    label = cuda_label(str(name.version))
+    label = cuda_major(str(name.version))
     if label is None:
         return []
     return [
         BrokenPromise(kind="cuda", promise=f"CUDA {label}", why=f"{library.member} needs {', '.join(foreign)}")
         for library in libraries
-        if (foreign := linkage.foreign_cuda(library, expected_major=label))
+        if (foreign := linkage.foreign_cuda(library.needed, expected_major=label))
     ]
 
 

@@ -8,6 +8,7 @@ that sees both takes the complete one. Put last it would be the newer one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from packaging.version import Version
@@ -37,6 +38,19 @@ def local_version(*, upstream: str, cuda: str, torch: str | None, archs: Sequenc
 def is_partial(version: str) -> bool:
     """Whether a version's label says that components were left out."""
     return PARTIAL in (Version(version).local or "").split(".")
+
+
+def cuda_release(version: str) -> str:
+    """The CUDA release that a version's label names, ours or another project's: ``13.0`` for ``2.11.0+cu130``; empty
+    where it names none."""
+    match = re.search(r"(?:^|[._-])cu(\d{2})(\d)(?=$|[._-])", version.partition("+")[2])
+    return f"{match[1]}.{match[2]}" if match else ""
+
+
+def cuda_major(version: str) -> int | None:
+    """The major of :func:`cuda_release`."""
+    release = cuda_release(version)
+    return int(release.partition(".")[0]) if release else None
 
 
 def _major_minor(text: str) -> str:
