@@ -96,24 +96,33 @@ def atomic_path(target: Path) -> Iterator[Path]:
     folder when the block ends (another process was first), the new one is dropped. What a killed process left under
     a temporary name is removed when the same target is written again.
     """
-    with no_space_is_an_error(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
-        holder, held = _new_holder(target)
-    temporary = holder / target.name
+    with scratch_folder(target) as holder, no_space_is_an_error(target):
+        temporary = holder / target.name
+        yield temporary
+        if temporary.is_file():
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+        elif temporary.is_dir():
+            try:
+                temporary.rename(target)
+            except OSError as exc:
+                if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
+
+@contextlib.contextmanager
+def scratch_folder(name: Path) -> Iterator[Path]:
+    """A folder of this process alone, beside ``name`` and called after it, removed with all in it at the end.
+
+    What a killed process left of the same name is removed first. It holds nothing but a hidden file.
+    """
+    with no_space_is_an_error(name):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(name)
+        holder, held = _new_holder(name)
     try:
-        with no_space_is_an_error(target):
-            yield temporary
-            if temporary.is_file():
-                with temporary.open("rb") as stream:
-                    os.fsync(stream.fileno())
-                temporary.replace(target)
-            elif temporary.is_dir():
-                try:
-                    temporary.rename(target)
-                except OSError as exc:
-                    if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                        raise
+        yield holder
     finally:
         shutil.rmtree(holder, ignore_errors=True)
         os.close(held)

@@ -127,7 +127,7 @@ def command(
         if from_index:
             if request.backend == "cuda" and not gpus:  # before anything is downloaded
                 _check_gpu(request, [], gpus, why, record_file)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-consumer-")))
+            folder = stack.enter_context(files.scratch_folder(paths.cache_root() / "smoke" / "consumer"))
             consumer = _consumer(from_index, python, folder, environment)
             environment = consumer.python
             tested = [_from_index(consumer, gpus)]

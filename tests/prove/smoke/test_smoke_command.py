@@ -249,6 +249,15 @@ def test_a_run_that_is_killed_leaves_no_worker_behind(tmp_path: Path, case: str,
     assert code == -signal.SIGKILL
 
 
+def test_what_a_killed_run_left_on_disk_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    _stopped_by(signal.SIGKILL, tmp_path, "test_hangs_once", 1, "it-hung")
+    scratch = tmp_path / "cache/smoke"
+    (left,) = scratch.glob(".run.*")
+    assert list(left.glob("worker-*.log"))
+    assert run_demo(tmp_path, "-k", "test_wrong_shape").code == 70
+    assert list(scratch.glob(".run.*")) == []
+
+
 def _argv(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,9 +132,7 @@ def smoke(
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     suites = suite_paths(tested, request.suites)
     with contextlib.ExitStack() as stack:
-        scratch = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="sm120-smoke-", ignore_cleanup_errors=True))
-        )
+        scratch = stack.enter_context(files.scratch_folder(paths.cache_root() / "smoke" / "run"))
         if not request.list_only:
             for gpu in gpus:
                 stack.enter_context(gpu_lock(gpu))
