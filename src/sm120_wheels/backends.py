@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,7 @@ def _flashinfer(
             ldflags=stable.ldflags,
             host_compiler=provisioned.cuda.host_compiler.path,
             source_date_epoch=patched["source_date_epoch"],
+            on_stage=partial(setattr, session, "stage"),
         )
     )
     return list(built.wheels), {

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,9 @@ def test_a_second_run_compiles_nothing(build_python: Path, tmp_path: Path) -> No
     objects = {path: path.stat().st_mtime_ns for path in asked.work_dir.rglob("*.o")}
     assert objects
     stamp = first.wheels[0].stat().st_mtime_ns
-    assert build(asked) == first
+    stages: list[str] = []
+    assert build(replace(asked, on_stage=stages.append)) == first
+    assert [stage.partition(" ")[0] for stage in stages] == ["listing", "", "packing", "packing"]
     assert {path: path.stat().st_mtime_ns for path in asked.work_dir.rglob("*.o")} == objects
     assert first.wheels[0].stat().st_mtime_ns == stamp
 

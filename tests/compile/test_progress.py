@@ -144,6 +144,16 @@ def test_off_a_terminal_a_line_comes_at_most_every_half_minute_or_tenth() -> Non
     assert "1 killed and tried again" in said[-1]
 
 
+def test_while_nothing_compiles_the_stage_is_said_at_once_and_again_every_half_minute() -> None:
+    now = [0.0]
+    said: list[str] = []
+    lines = SparseLines(said.append, clock=lambda: now[0])
+    for second in range(40):
+        now[0] = second
+        lines.tell(replace(progress(done=10), stage="packing the wheel"))
+    assert said == ["packing the wheel; 10 of 10 compiled"] * 2
+
+
 def test_the_live_view_shows_files_memory_and_what_runs() -> None:
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:

@@ -498,7 +498,9 @@ def test_the_session_needs_no_display(runtime: Runtime, project: Project, tmp_pa
         package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2, on_progress=told.append
     ) as session:
         build(project, session)
-    assert told
+        session.stage = "packing"
+        until(lambda: told and told[-1].stage == "packing", what="the stage is told")
+    assert told[0].stage == ""
     assert all(p.total == 6 and p.done + len(p.running) + p.waiting <= 6 for p in told)
     assert told[-1].done >= told[0].done
     assert sys.executable == session.environment["SM120_PYTHON"]

@@ -86,9 +86,13 @@ class Progress:
     one_at_a_time: int = 0
     failed: tuple[str, ...] = ()
     """Names of files that did not compile; they are not among ``done``."""
+    stage: str = ""
+    """What the build does while it compiles nothing, where it says so: ``packing flashinfer-python``."""
 
     def line(self) -> str:
         of = f" of {self.total}" if self.total is not None else ""
+        if self.stage:
+            return f"{self.stage}; {self.done}{of} compiled"
         parts = [f"{self.done}{of} compiled, {len(self.running)} running, {self.waiting} waiting"]
         if self.waiting and self.why_waiting and self.others is None:
             parts[0] += f" for {self.why_waiting}"
@@ -252,7 +256,8 @@ def display() -> Iterator[Callable[[Progress], None]]:
 
 
 class SparseLines:
-    """At most one line in 30 s, unless another tenth of the files is done or nothing goes on any more."""
+    """At most one line in 30 s, unless another tenth of the files is done, nothing goes on any more or another stage
+    began."""
 
     def __init__(self, say: Callable[[str], None] = console.note, clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
@@ -260,12 +265,14 @@ class SparseLines:
         self._part = 0
         self._held_up = False
         self._failed = 0
+        self._stage = ""
 
     def tell(self, progress: Progress) -> None:
         part = int(progress.done / progress.total / _LINE_PART) if progress.total else 0
         held_up = progress.others is not None or bool(progress.one_at_a_time)
         news = part > self._part or (held_up and not self._held_up) or len(progress.failed) > self._failed
-        self._held_up, self._failed = held_up, len(progress.failed)
+        news = news or bool(progress.stage and progress.stage != self._stage)
+        self._held_up, self._failed, self._stage = held_up, len(progress.failed), progress.stage
         if self._clock() - self._said >= _LINE_S or news:
             self._said, self._part = self._clock(), part
             self._say(progress.line())

@@ -15,7 +15,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sm120_wheels.compile import budget as budgets
@@ -53,6 +53,8 @@ class CompileSession:
     cores: int
     budget: budgets.Budget
     profile: Profile | None
+    stage: str = ""
+    """What the build does while it compiles nothing, for the progress; the build sets it."""
     cache: CacheReport | None = None
     """What a compiler cache answered, where one was asked (see compile/cache)."""
     _summary: CompileSummary | None = field(default=None)
@@ -115,10 +117,15 @@ def compile_session(
     )
     _start_broker(session.launcher, {**without_secrets(os.environ), **session.environment}, meeting)
     ended = threading.Event()
+
+    def tell(progress: Progress) -> None:
+        if on_progress is not None:
+            on_progress(replace(progress, stage=session.stage))
+
     watcher = threading.Thread(
         target=watch,
         kwargs={"socket": meeting, "session": identity, "records": records, "profile": known}
-        | {"ended": ended, "tell": on_progress},
+        | {"ended": ended, "tell": tell},
         daemon=True,
     )
     if on_progress is not None:

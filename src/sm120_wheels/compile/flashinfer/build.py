@@ -6,7 +6,7 @@ May be stopped at any time and called again with the same request: what is finis
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +52,8 @@ class FlashinferBuildRequest:
     """g++ or another C++ compiler for nvcc, C++ sources and links; None for ``c++`` on PATH."""
     source_date_epoch: int = ZIP_EPOCH
     """Time of the files in the wheels, seconds since 1970."""
+    on_stage: Callable[[str], None] = lambda stage: None
+    """Told what is done now, beside compiling; nothing while compiling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,7 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         ldflags=request.ldflags,
         extra=request.environment,
     )
+    request.on_stage("listing upstream's modules")
     listed = listing.list_modules(
         source=source,
         work=work,
@@ -107,6 +110,7 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
     if not taken:
         raise ConfigureError(f"no module of flashinfer is chosen for {request.arch.sm}", where="--modules")
     libraries = work / "modules"
+    request.on_stage("")
     ninja.run_ninja(
         ninja_file=listed.ninja,
         folder=libraries,
@@ -114,12 +118,14 @@ def build(request: FlashinferBuildRequest) -> FlashinferBuildResult:
         jobs=request.jobs,
         log=request.log,
     )
+    request.on_stage("packing flashinfer-python with upstream's backend")
     python_wheel = _python_wheel(request, source=source, work=work, env=env, version=listed.version)
     kernels = wheels.KernelWheels(
         version=request.version,
         public=listed.version,
         commit=wheels.upstream_commit(source),
     )
+    request.on_stage("packing the kernel wheels")
     request.out_dir.mkdir(parents=True, exist_ok=True)
     providers = wheels.by_target(taken, arch=request.arch)
     kernel_wheels = [
