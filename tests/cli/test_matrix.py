@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sm120_wheels.matrix import here
+from sm120_wheels.toolchain.interpreters import Interpreter
 from tests.index.makewheel import make_wheel
 from tests.support.inprocess import in_process
 from tests.support.world import World, git_source, recipe_toml
@@ -96,11 +98,29 @@ def test_an_identifier_stands_for_the_options_that_it_decides(world: World) -> N
     world.sm120("plan", "--id", NAME.replace("1.0", "1.1")).failed(12, "demo has no version 1.1")
     for arguments, text in [
         (("--id", NAME, "--cuda", "13.0"), "--id decides the build"),
+        (("--id", NAME, "--python", "3.9"), "is built with Python 3.10, 3.11, 3.12, 3.13, not 3.9"),
         (("other", "--id", NAME), "belongs to the recipe demo"),
         ((), "Missing argument 'RECIPE'"),
     ]:
         refused = world.sm120("plan", *arguments)
         assert (refused.code, text in refused.err) == (2, True), refused.err
+
+
+def test_a_wheel_for_every_python_is_built_with_one_that_is_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(*pythons: str, asked: tuple[str, ...] = ()) -> str:
+        there = [
+            Interpreter(executable=Path(f"/python{minor}"), version=f"{minor}.2", has_headers=True, platform="linux")
+            for minor in pythons
+        ]
+        monkeypatch.setattr(here, "all_interpreters", lambda: there)
+        plan = world.sm120("plan", "--id", NAME, *asked, "--json").json()
+        assert plan["identifier"] == NAME
+        return str(plan["python"])
+
+    assert chosen("3.11", "3.12") == "3.11"  # as in an image that has no 3.10
+    assert chosen("3.10", "3.11") == "3.10"
+    assert chosen("3.11", "3.12", asked=("--python", "3.12")) == "3.12"
+    assert chosen("3.8") == "3.10"  # the build then says that there is none
 
 
 def test_options_that_do_not_go_together_are_a_usage_error(world: World) -> None:

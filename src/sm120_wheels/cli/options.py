@@ -124,14 +124,19 @@ def _request(recipe: str | None, identifier: str | None, chosen: dict[str, Any])
         if recipe is None:
             raise click.UsageError("Missing argument 'RECIPE', or --id with an identifier of `sm120 matrix`.")
         return BuildRequest(recipe=recipe, **chosen)
+    from sm120_wheels.matrix.here import look, python_for
     from sm120_wheels.matrix.lookup import find_job
 
     for name, option in (("version", "--version"), ("cuda", "--cuda"), ("torch", "--torch"), ("archs", "--arch")):
         if chosen[name]:
             raise click.UsageError(f"--id decides the build, so {option} cannot be given too.")
-    request = find_job(identifier).request
+    job = find_job(identifier)
+    request = job.request
     if recipe is not None and recipe.replace("_", "-").lower() != request.recipe:
         raise click.UsageError(f"{identifier} belongs to the recipe {request.recipe}, not to {recipe}.")
+    if chosen["python"] and chosen["python"] not in job.pythons:
+        raise click.UsageError(f"{identifier} is built with Python {', '.join(job.pythons)}, not {chosen['python']}.")
+    chosen["python"] = chosen["python"] or python_for(job, look())
     return replace(request, **{name: value for name, value in chosen.items() if value})
 
 
