@@ -16,6 +16,7 @@ from sm120_wheels.prove import inputs
 from sm120_wheels.prove.allow import known_traps, merged, read_allow_list
 from sm120_wheels.prove.audit import Audit, Capability, audit
 from sm120_wheels.prove.render import to_json, to_terminal
+from sm120_wheels.prove.sameness import differences
 from sm120_wheels.prove.treemap import to_html
 from sm120_wheels.prove.verdict import EXIT_CODES, Failure, Verdict, failures, judge
 
@@ -60,6 +61,12 @@ def _capability(text: str) -> Capability:
     help="Known traps and absences (TOML); any other trap fails.",
 )
 @click.option("--strict", is_flag=True, help="What the filename promises and the libraries do not keep fails.")
+@click.option(
+    "--same-as",
+    type=click.Path(path_type=Path),
+    metavar="OTHER",
+    help="Another build of the same wheel: members and sections that differ fail, with the likely cause.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page with a size treemap."
@@ -71,6 +78,7 @@ def command(
     cuda_major: int | None,
     allow_traps: Path | None,
     strict: bool,
+    same_as: Path | None,
     as_json: bool,
     html: Path | None,
 ) -> int:
@@ -80,10 +88,12 @@ def command(
 
     Exit codes with --target: 0 runs, 64 not known (traps could not be looked for), 65 runs in part, 66 does not run,
     67 no GPU code; the worst where there are several. 61 where a check fails: --expect, the CUDA major of the label, a
-    trap that --allow-traps does not name, with --strict a promise of the filename (manylinux, abi3, no foreign search
-    paths) that is not kept, or traps that could not be looked for. Without --target 12.0 and 12.1 are shown and only
-    the checks count.
+    trap that --allow-traps does not name, a difference from --same-as, with --strict a promise of the filename
+    (manylinux, abi3, no foreign search paths) that is not kept, or traps that could not be looked for. Without --target
+    12.0 and 12.1 are shown and only the checks count.
     """
+    if same_as is not None and len(subjects) > 1:
+        raise click.UsageError("--same-as compares one WHEEL with another build of it.")
     wanted = [_capability(t) for t in dict.fromkeys(targets or _DEFAULT_TARGETS)]
     archs = [Arch.parse(a) for a in re.split(r"[,; ]+", expect) if a]
     allow = None if allow_traps is None else read_allow_list(allow_traps)
@@ -93,6 +103,7 @@ def command(
         known = merged(known_traps(found.name), *([allow] if allow else []))
         verdicts = [judge(found, target, known) for target in wanted]
         failed = failures(found, verdicts, expect=archs, allow=allow, cuda_major=cuda_major, strict=strict)
+        failed += differences(Path(text), same_as) if same_as is not None else []
         results.append((found, verdicts, failed))
         if not as_json:
             console.out.print(to_terminal(found, verdicts, failed))
@@ -107,7 +118,8 @@ def command(
         raise AuditFailedError(
             f"the audit of {', '.join(failed_names)} failed",
             why="\n".join(f.what for _, _, failed in results for f in failed),
-            hint="what is missing must be built; a trap known to be harmless goes into the recipe's list of traps",
+            hint="what is missing must be built; a trap known to be harmless goes into the recipe's list of traps; two "
+            "builds that differ: docs/how-to/compare-two-builds.md",
         )
     return max((EXIT_CODES[v.answer] for _, verdicts, _ in results for v in verdicts), default=0) if targets else 0
 
