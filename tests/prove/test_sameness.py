@@ -20,7 +20,7 @@ const char *place(void) { return PLACE; }
 def library(folder: Path, *options: str) -> bytes:
     (folder / "tiny.c").write_text(SOURCE)
     built = folder / "libtiny.so"
-    command = ["cc", "-shared", "-fPIC", "-Wl,--build-id=none", *options, "-o", built, "tiny.c"]
+    command = ["cc", "-shared", "-fPIC", "-Wl,--build-id=none", *options, "-o", built.name, "tiny.c"]
     subprocess.run(command, cwd=folder, check=True)
     return built.read_bytes()
 
