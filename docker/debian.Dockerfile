@@ -52,12 +52,14 @@ ENV PATH=/opt/python/bin:$PATH
 FROM python
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 # hadolint ignore=DL3008
-RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends g++ git ccache libnuma-dev && \
+RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends g++ git libnuma-dev && \
     apt-get clean && rm -rf /var/lib/apt/lists/*
 ENV SM120_CACHE_DIR=/cache SM120_BUILD_DIR=/work/build SM120_DIST_DIR=/work/dist
 # The project itself, as it is in the checkout that the image is made from; its dependencies are locked by hash.
 COPY requirements/run.txt /opt/sm120.txt
-RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /opt/sm120.txt
+COPY recipes/locks/ccache.txt /opt/ccache.txt
+RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+      --requirement /opt/sm120.txt --requirement /opt/ccache.txt
 COPY . /opt/sm120-wheels
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation \
       --editable /opt/sm120-wheels && \

@@ -12,16 +12,17 @@ ARG BASE=quay.io/pypa/manylinux_2_28_x86_64@sha256:e0adf18521ad35192df733a6c62d3
 
 FROM ${BASE} AS cuda13
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
-# Exact versions, `dnf list numactl-devel ccache` in the base tells them. No default for what was not looked up.
+# The exact version, which `dnf list numactl-devel` in the base tells. No default for what was not looked up.
 ARG NUMACTL_VERSION
-ARG CCACHE_VERSION=3.7.7-1.el8
 # hadolint ignore=DL3041
 RUN dnf --assumeyes --setopt=install_weak_deps=False install \
-      "numactl-devel-${NUMACTL_VERSION:?give it: dnf list numactl-devel}" "ccache-${CCACHE_VERSION}" && \
+      "numactl-devel-${NUMACTL_VERSION:?give it: dnf list numactl-devel}" && \
     dnf clean all
 ENV PATH=/opt/python/cp312-cp312/bin:$PATH SM120_CACHE_DIR=/cache SM120_BUILD_DIR=/work/build SM120_DIST_DIR=/work/dist
 COPY requirements/run.txt /opt/sm120.txt
-RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /opt/sm120.txt
+COPY recipes/locks/ccache.txt /opt/ccache.txt
+RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+      --requirement /opt/sm120.txt --requirement /opt/ccache.txt
 COPY . /opt/sm120-wheels
 RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation \
       --editable /opt/sm120-wheels && \

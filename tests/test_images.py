@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from sm120_wheels import images
+from sm120_wheels.compile.cache.ccache import LEAST_VERSION
 from sm120_wheels.errors import SettingError, ToolMissingError
+from sm120_wheels.toolchain.locks import read_lock
 from tests.support.inprocess import in_process
 from tests.support.world import ROOT, World
 
@@ -42,6 +46,16 @@ def test_everything_is_pinned_once_the_arguments_are_given(file: Path) -> None:
 def test_hadolint_finds_nothing(file: Path) -> None:
     done = subprocess.run([program("hadolint"), str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["debian", "manylinux"])
+def test_an_image_that_builds_brings_a_ccache_that_a_build_takes(name: str) -> None:
+    """Their distributions' are too old: a build would say so and compile everything each time."""
+    installed = [one.text for one in images.read((ROOT / f"docker/{name}.Dockerfile").read_text()) if one.name == "RUN"]
+    assert any("/opt/ccache.txt" in command for command in installed)
+    assert not any(re.search(r"(apt-get|dnf) .*\bccache\b", command) for command in installed)
+    (locked,) = read_lock(ROOT / "recipes/locks/ccache.txt")
+    assert Version(locked.version).release[:2] >= LEAST_VERSION
 
 
 @pytest.mark.parametrize(

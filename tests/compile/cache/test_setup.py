@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -144,7 +145,9 @@ def test_a_compile_that_fails_fails_with_the_compilers_words(
 
 
 def _entries(tmp_path: Path) -> list[Path]:
-    return sorted(p for p in (tmp_path / "cache/ccache/objects").rglob("*") if p.is_file() and p.name[-1] in "RM")
+    """The objects and lists of headers; ccache 4.7 puts a letter behind their names, 4.14 none."""
+    found = (tmp_path / "cache/ccache/objects").rglob("*")
+    return sorted(p for p in found if p.is_file() and re.fullmatch(r"[0-9a-z]{25,}[RM]?", p.name))
 
 
 def test_a_damaged_entry_is_compiled_again(runtime: Runtime, tmp_path: Path) -> None:
