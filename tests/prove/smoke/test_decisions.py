@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sm120_wheels.errors import UnsupportedTargetError
+from sm120_wheels.errors import SettingError, UnsupportedTargetError
 from sm120_wheels.gpus import Gpu, parse, visible
 from sm120_wheels.prove.smoke import coverage, isolation, packages, surroundings
 from sm120_wheels.prove.smoke.consumer import Offered, came_from
@@ -222,6 +222,13 @@ def test_an_installed_version_is_traced_to_the_file_it_came_from() -> None:
 def test_a_gpu_is_named_by_uuid_where_it_has_one() -> None:
     gpu = Gpu(index=3, uuid="", name="x", capability=(9, 0), memory=1, driver="")
     assert gpu.visible == "3"
+
+
+def test_what_is_installed_is_found_by_what_one_imports_of_it_too() -> None:
+    python = Path(sys.executable)
+    assert find_installed("_pytest", python, []).distribution == "pytest"
+    with pytest.raises(SettingError, match="nothing-like-it is not installed"):
+        find_installed("nothing-like-it", python, [])
 
 
 def wheel_requiring(*requires: str) -> Unpacked:

@@ -15,6 +15,19 @@ from sm120_wheels.prove.smoke import packages
 from sm120_wheels.prove.smoke.run import Tested
 from sm120_wheels.prove.verdict import judge
 
+#: Answers with a distribution's name, asked by that or by what one imports of it.
+_NAME = """
+import importlib.metadata as m, sys
+name = sys.argv[1]
+try:
+    m.distribution(name)
+except m.PackageNotFoundError:
+    known = set(m.packages_distributions().get(name, ()))
+    if len(known) != 1:
+        raise
+    (name,) = known
+print(name)
+"""
 #: Answers where a package would be imported from, without importing it; of one that is not imported, its libraries.
 _ASK = """
 import importlib.metadata as m, importlib.util as u, json, os, sys
@@ -28,13 +41,11 @@ print(json.dumps({"name": found.metadata["Name"], "version": found.version,
 
 
 def find_installed(name: str, python: Path, gpus: Sequence[Gpu], *, sha256: str = "", wheel: str = "") -> Tested:
-    """Look at an installed distribution. Raises :class:`SettingError` where it is not there.
+    """Look at an installed distribution, named so or by what one imports of it.
 
-    ``sha256`` and ``wheel`` (a filename) say which file it was installed from, where that is known.
+    Raises :class:`SettingError` where it is not there. ``sha256`` and ``wheel`` (a filename) say which file it was installed from, where that is known.
     """
-    package = packages.package_of(name)
-    imports = package.imports if package is not None else ()
-    answer = run([python.absolute(), "-I", "-c", _ASK, name, *imports], check=False)
+    answer = run([python.absolute(), "-I", "-c", _NAME, name], check=False)
     if not answer.ok:
         raise SettingError(
             f"{name} is not installed in that environment",
@@ -42,7 +53,11 @@ def find_installed(name: str, python: Path, gpus: Sequence[Gpu], *, sha256: str 
             why=(answer.output.strip().splitlines() or ["no answer"])[-1],
             hint="--environment names the Python it is installed in",
         )
-    told = json.loads(answer.output.strip().splitlines()[-1])
+    distribution = answer.output.strip().splitlines()[-1]
+    package = packages.package_of(distribution)
+    imports = package.imports if package is not None else ()
+    said = run([python.absolute(), "-I", "-c", _ASK, distribution, *imports]).output
+    told = json.loads(said.strip().splitlines()[-1])
     folder = next((Path(f) for f in told["folders"] if f), None)
     subject = inputs.subject(str(folder)) if folder is not None else None
     found = audit(subject, ()) if subject is not None else None
