@@ -43,7 +43,8 @@ print(json.dumps({"name": found.metadata["Name"], "version": found.version,
 def find_installed(name: str, python: Path, gpus: Sequence[Gpu], *, sha256: str = "", wheel: str = "") -> Tested:
     """Look at an installed distribution, named so or by what one imports of it.
 
-    Raises :class:`SettingError` where it is not there. ``sha256`` and ``wheel`` (a filename) say which file it was installed from, where that is known.
+    Raises :class:`SettingError` where it is not there. ``sha256`` and ``wheel`` (a filename) say which file it was
+    installed from, where that is known.
     """
     answer = run([python.absolute(), "-I", "-c", _NAME, name], check=False)
     if not answer.ok:
