@@ -69,6 +69,12 @@ def test_only_this_builds_files_count_and_the_rest_comes_from_the_profile() -> N
     assert told.line().endswith("about 56.0 s left")
 
 
+def test_what_ended_after_the_broker_was_asked_is_counted_once() -> None:
+    ended = [DONE, {**DONE, "uid": "r", "source": "/w/k/r.cu"}, {**DONE, "uid": "w", "source": "/w/k/w.cu"}]
+    told = progress_of(status(), ended, session="s", profile=PROFILE)
+    assert (told.done, told.running, told.waiting, told.total) == (3, (), 0, 4)
+
+
 def test_a_file_that_does_not_compile_is_named_at_once_and_never_counted_as_compiled() -> None:
     bad = {**DONE, "uid": "b", "source": "/w/k/w.cu", "exit": 2, "wall_s": 1.0, "expected_s": 1.0}
     told = progress_of(status(), [DONE, bad], session="s", profile=PROFILE)

@@ -49,7 +49,7 @@ class Admission:
         self._most_used_by: collections.Counter[str] = collections.Counter()
         self._biases: dict[str, float] = {}
         self._failed: dict[str, float] = {}
-        """Sessions with a file that does not compile, and since when."""
+        """Sessions with a file that does not compile, and since when its launcher is gone."""
 
     def introduce(self, client: Client, message: Message) -> None:
         get = message.fields.get
@@ -154,16 +154,14 @@ class Admission:
             client.attempt += 1
             self.wait(client, now, memory=self._claim(client, peak), alone=client.attempt >= 2)
         else:
-            client.stage = Stage.DONE
-            if code != 0 and client.origin.session:
-                self._failed.setdefault(client.origin.session, now)
+            client.stage, client.failed = Stage.DONE, code != 0
         client.peak = 0
         client.send(b"retry" if retry else b"done")
 
     def stop_failed(self, now: float) -> None:
         """Let no file of a build wait when one has failed: the build tool would have all of them compiled before it
-        said so, which can take an hour. What runs is finished. The failure gets a second's start, so that the build
-        tool sees it first."""
+        said so, which can take an hour. What runs is finished. The failure gets a second's start from the end of its
+        launcher, so that the build tool sees it first."""
         for client in self.clients.values():
             failed = self._failed.get(client.origin.session)
             if client.stage is Stage.WAITING and failed is not None and now - failed >= _FAILURE_AHEAD_S:
@@ -197,6 +195,8 @@ class Admission:
 
         One that hung up and lives was not killed: it will say its state again, and nothing of it is ended here.
         """
+        if client.failed and client.origin.session:
+            self._failed.setdefault(client.origin.session, time.monotonic())
         hung_up = sampling.alive(client.pid, client.processes.get(client.pid, -1))
         if client.stage is not Stage.RUNNING or hung_up:
             self._drop(client)

@@ -56,6 +56,8 @@ class Client:
     kills_before: int = 0
     group: int | None = None
     processes: dict[int, int] = field(default_factory=dict)
+    failed: bool = False
+    """Its file did not compile."""
 
     def send(self, packet: bytes) -> None:
         """Say something, without waiting. What cannot be said is dropped: a lost peer is noticed when it is read

@@ -20,7 +20,7 @@ def no_network_prefix() -> tuple[str, ...]:
     options = ("--net",) if os.geteuid() == 0 else ("--map-current-user", "--net")
     try:
         works = (
-            subprocess.run([unshare, *options, "true"], capture_output=True, timeout=10, check=False).returncode == 0
+            subprocess.run([unshare, *options, "true"], capture_output=True, timeout=60, check=False).returncode == 0
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()

@@ -180,8 +180,10 @@ def progress_of(
     """Join the broker's status with this session's records. ``largest``: the programs to name in a wait for others."""
     finals = _finals(records)
     running = [c for c in status["running"] if c["session"] == session and c["uid"] not in finals]
-    waiting = [c for c in status["waiting"] if c["session"] == session]
-    waiting_count = status["waiting_in"].get(session, 0)
+    # the records were read after the broker was asked: what waited then may have ended since
+    ended_since = sum(c["session"] == session and c["uid"] in finals for c in status["waiting"])
+    waiting = [c for c in status["waiting"] if c["session"] == session and c["uid"] not in finals]
+    waiting_count = status["waiting_in"].get(session, 0) - ended_since
     own = status["builds"].get(session, {"used": 0, "cores": status["cores"], "why_waiting": ""})
     failed = _failed(finals)
     return Progress(
