@@ -4,6 +4,7 @@ compiles anew, and that no secret is left anywhere."""
 from __future__ import annotations
 
 import shutil
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from sm120_wheels.compile.cache.ccache import find
-from tests.compile.cache.servers import KINDS, SECRET, Shared, free_port
+from tests.compile.cache.servers import KINDS, SECRET, Shared
+from tests.support import world as worlds
 from tests.support.demo import DEMO, arguments, prepare
+from tests.support.servers import held_port
 from tests.support.world import Outcome, World, make_patch
 
 pytestmark = [
@@ -24,8 +27,16 @@ pytestmark = [
 ]
 
 
+#: ``sm120``, with a minute for a store to answer: a test's own server on a loaded machine takes longer than is allowed.
+PATIENT = (
+    "from sm120_wheels.compile.cache import gateway, stores; stores.CONNECT_S = stores.ANSWER_S = 60.0; "
+    "gateway._PROBE_S = 60.0; from sm120_wheels.cli import main; main()"
+)
+
+
 @pytest.fixture(params=KINDS)
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
+def there(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
+    monkeypatch.setattr(worlds, "SM120", (sys.executable, "-c", PATIENT))
     with KINDS[request.param](tmp_path / "server") as shared:
         yield shared
 
@@ -111,7 +122,8 @@ def test_a_patch_compiles_only_what_it_touches(world: World, stand_in: Path) -> 
 @pytest.mark.parametrize("kind", ["redis", "http"])
 def test_a_store_that_cannot_be_reached_is_said_once(world: World, stand_in: Path, kind: str) -> None:
     prepare(world, stand_in)
-    address = f"{kind}://127.0.0.1:{free_port()}"
-    outcome = world.sm120(*arguments(world), "--shared-cache", address).ok()
+    with held_port() as port:
+        address = f"{kind}://127.0.0.1:{port}"
+        outcome = world.sm120(*arguments(world), "--shared-cache", address).ok()
     assert (outcome.out + outcome.err).count("cannot be used (Connection refused)") == 1
     assert f"shared cache {address}: not used (Connection refused)" in outcome.out

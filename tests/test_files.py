@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sm120_wheels import files
 from sm120_wheels.errors import BusyError, NoSpaceError, NotWritableError
 from tests.support.disk import make_read_only, small_disk
-from tests.support.world import until
+from tests.support.waiting import until
 
 
 def child(code: str, *arguments: Path) -> subprocess.Popen[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from sm120_wheels.errors import CommandError, ToolMissingError
 from sm120_wheels.process import describe_status, run
-from tests.support.world import until
+from tests.support.waiting import until
 
 
 def test_output_and_errors_come_together() -> None:

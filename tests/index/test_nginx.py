@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,55 +15,28 @@ import pytest
 from sm120_wheels.index.publish import publish
 from sm120_wheels.index.serve import SIMPLE_JSON
 from tests.index.makewheel import make_wheel
+from tests.support.servers import held_port
+from tests.support.servers import nginx as run_nginx
 
 _PAGE = Path(__file__).parents[2] / "docs/how-to/serve-with-nginx.md"
 
 
 @pytest.fixture(scope="module")
 def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if not binary:
-        pytest.skip("not run: nginx is not installed")
     folder = tmp_path_factory.mktemp("nginx")
     publish(folder / "index", [make_wheel(folder)])
     found = re.search(r"```nginx\n(.*?)```", _PAGE.read_text(), re.S)
     assert found
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    recipe = found[1].replace("listen 80;", f"listen 127.0.0.1:{port};").replace("/srv/whl", str(folder / "index"))
-    places = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    config = folder / "nginx.conf"
-    config.write_text(
-        # started by root, its workers would be somebody who may not enter a test's folders
-        f"{'user root;' if os.geteuid() == 0 else ''} daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
-        "events {}\n"
-        f"http {{ access_log off;\n{places}{recipe} }}\n"
-    )
-    process = subprocess.Popen([binary, "-c", config, "-p", folder])
-    try:
-        deadline = time.monotonic() + 30
-        while not _listens(port):
-            assert process.poll() is None, (folder / "error.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with held_port() as port:
+        recipe = found[1].replace("listen 80;", f"listen 127.0.0.1:{port};").replace("/srv/whl", str(folder / "index"))
+        with run_nginx(folder, recipe, port=port):
+            yield f"http://127.0.0.1:{port}/"
 
 
 def ask(address: str, accept: str = "*/*") -> tuple[int, dict[str, str]]:
     request = urllib.request.Request(address, headers={"Accept": accept})
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, {k.lower(): v for k, v in answer.headers.items()}
     except urllib.error.HTTPError as error:
         with error:

@@ -17,7 +17,7 @@ from sm120_wheels.errors import SettingError, WheelInvalidError
 from sm120_wheels.prove import inputs
 from sm120_wheels.prove.equivalence import compare
 from tests.prove.conftest import Said
-from tests.support.world import until
+from tests.support.waiting import until
 
 Run = Callable[..., Said]
 

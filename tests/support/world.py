@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +106,8 @@ class World:
 
     root: Path
     env: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    """To be ended with the test, however it ends."""
 
     def __post_init__(self) -> None:
         (self.data / "recipes").mkdir(parents=True)
@@ -163,7 +164,7 @@ class World:
 
     def start(self, *arguments: str | Path, **extra: str) -> subprocess.Popen[str]:
         """Start the command in its own process group."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*SM120, *map(str, arguments)],
             cwd=self.cwd,
             env=self.variables(**extra),
@@ -172,6 +173,15 @@ class World:
             text=True,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def profile(self, name: str, file: str, rows: str) -> None:
+        """What a recipe's files take: one without a profile is taken to need gigabytes, and would wait for them on a
+        machine whose other programs have the memory. ``rows``: SOURCE,MIB,SECONDS."""
+        path = self.data / "recipes" / name / "profiles" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"source,peak_mib,seconds\n{rows}")
 
     def recipe(self, name: str, text: str) -> Path:
         """Write a recipe; the real locks lie beside it."""
@@ -203,14 +213,6 @@ def finish(process: subprocess.Popen[str], *, interrupt: signal.Signals | None =
         process.send_signal(interrupt)
     out, err = process.communicate(timeout=120)
     return Outcome(code=process.returncode, out=out, err=err)
-
-
-def until(condition: Callable[[], object], *, what: str, timeout: float = 60.0) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, f"waited {timeout:.0f} s in vain: {what}"
-        time.sleep(0.02)
 
 
 def recipe_toml(

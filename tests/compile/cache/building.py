@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sm120_wheels.compile.budget import GIB
 from sm120_wheels.compile.cache.ccache import Places
 from sm120_wheels.compile.cache.choice import Choice
 from sm120_wheels.compile.cache.setup import compiler_cache
@@ -82,7 +83,8 @@ class Tree:
         said: list[str] = []
         work = self.top / "work"
         with (
-            compile_session(package="p", work_dir=work) as session,
+            # what a file without a profile is taken to need is more than this: it is started alone and waits for nobody
+            compile_session(package="p", work_dir=work, budget=GIB) as session,
             compiler_cache(
                 session,
                 places,

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.compile.building import until
+from tests.support.servers import held_port, nginx, server
 
 SECRET = "correct-horse-battery"
 
@@ -31,41 +30,14 @@ class Shared:
     change: Callable[[Callable[[dict[str, bytes]], dict[str, bytes]]], None]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False
-
-
-@contextmanager
-def server(*argv: str | Path, port: int, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env={**os.environ, **environ})
-    try:
-        until(lambda: _answers(port) or process.poll() is not None, what=f"{argv[0]} answers")
-        assert process.poll() is None, f"{argv[0]} ended"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 @contextmanager
 def redis_server(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Gives its port and process. Its password is on no command line and in no file: tests look for it there."""
     if shutil.which("redis-server") is None:
         pytest.skip("not run: redis-server is not installed")
-    port = free_port()
     folder.mkdir(exist_ok=True)
-    argv = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    with server(*argv, port=port) as process:
+    argv = ["redis-server", "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with held_port() as port, server(*argv, "--port", str(port), port=port) as process:
         redis_cli(port, data=f"CONFIG SET requirepass {SECRET}".encode())
         yield port, process
 
@@ -93,7 +65,6 @@ def redis(folder: Path) -> Iterator[Shared]:
 @contextmanager
 def object_storage(folder: Path) -> Iterator[Shared]:
     boto3 = pytest.importorskip("boto3", reason="not run: boto3 is not installed")
-    port = free_port()
     environ = {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -101,7 +72,8 @@ def object_storage(folder: Path) -> Iterator[Shared]:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
-    with server(sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), port=port):
+    moto = (sys.executable, "-m", "moto.server", "-H", "127.0.0.1")
+    with held_port() as port, server(*moto, "-p", str(port), port=port):
         endpoint = f"http://127.0.0.1:{port}"
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": SECRET}
         client: Any = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
@@ -119,25 +91,17 @@ def object_storage(folder: Path) -> Iterator[Shared]:
 @contextmanager
 def web_folder(folder: Path) -> Iterator[Shared]:
     """What docs/how-to/share-a-compiler-cache.md says of nginx, with a password."""
-    binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if binary is None:
-        pytest.skip("not run: nginx is not installed")
-    port = free_port()
     (folder / "kept").mkdir(parents=True)
     digest = base64.b64encode(hashlib.sha1(SECRET.encode()).digest()).decode()
     (folder / "users").write_text(f"me:{{SHA}}{digest}\n")
-    places = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "nginx.conf").write_text(
-        f"{'user root;' if os.geteuid() == 0 else ''} daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
-        f"events {{}}\nhttp {{ access_log off;\n{places}server {{ listen 127.0.0.1:{port}; location /sm120/ {{\n"
-        f"alias {folder}/kept/; dav_methods PUT; client_max_body_size 512m;\n"
-        f"auth_basic cache; auth_basic_user_file {folder}/users;\n}} }} }}\n"
-    )
-
-    with server(binary, "-c", folder / "nginx.conf", "-p", folder, port=port):
-        yield _by_files(f"http://127.0.0.1:{port}/sm120", folder / "kept")
+    with held_port() as port:
+        place = (
+            f"server {{ listen 127.0.0.1:{port}; location /sm120/ {{\n"
+            f"alias {folder}/kept/; dav_methods PUT; client_max_body_size 512m;\n"
+            f"auth_basic cache; auth_basic_user_file {folder}/users;\n}} }}"
+        )
+        with nginx(folder, place, port=port):
+            yield _by_files(f"http://127.0.0.1:{port}/sm120", folder / "kept")
 
 
 _DAV = """
@@ -164,10 +128,12 @@ wsgi.Server(bind_addr=("127.0.0.1", port), wsgi_app=late).start()
 def webdav(folder: Path, *, late_s: float = 0.0, late_check_s: float = 0.0) -> Iterator[Shared]:
     """``late_s``: seconds before it begins to store an entry; ``late_check_s``: or sccache's trial at its start."""
     pytest.importorskip("wsgidav", reason="not run: wsgidav is not installed")
-    port = free_port()
     (folder / "kept").mkdir(parents=True)
-    late = {"LATE_S": str(late_s), "LATE_CHECK_S": str(late_check_s)}
-    with server(sys.executable, "-c", _DAV, str(port), folder / "kept", port=port, SECRET=SECRET, **late):
+    environ = {"SECRET": SECRET, "LATE_S": str(late_s), "LATE_CHECK_S": str(late_check_s)}
+    with (
+        held_port() as port,
+        server(sys.executable, "-c", _DAV, str(port), folder / "kept", port=port, environ=environ),
+    ):
         yield _by_files(f"http://127.0.0.1:{port}", folder / "kept")
 
 

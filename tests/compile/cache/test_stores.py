@@ -15,6 +15,8 @@ from tests.compile.building import Runtime
 from tests.compile.cache.building import Tree
 from tests.compile.cache.servers import KINDS, SECRET, Shared, redis_cli, redis_server
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 FILES = {"a__cpp": "int a() { return 1; }\n", "b__cpp": "int b() { return 2; }\n"}
 needs_ccache = pytest.mark.skipif(isinstance(find(), str), reason=f"not run: {find()}")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,30 +22,7 @@ from sm120_wheels.index.remotes.plan import page_keys
 from sm120_wheels.index.remotes.registry import upload
 from sm120_wheels.index.verify import verify
 from tests.index.makewheel import beside, make_wheel
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(port: int, process: subprocess.Popen[Any]) -> None:
-    """Wait until a server accepts connections; fails as soon as it has ended."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, f"the server ended with {process.returncode}"
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError("the server did not come up")
-
-
-def stop(process: subprocess.Popen[Any]) -> None:
-    process.terminate()
-    process.wait()
+from tests.support.servers import held_port, server
 
 
 @pytest.fixture
@@ -102,14 +77,9 @@ def daemon(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         f"use chroot = no\nmunge symlinks = no\n[whl]\npath = {target}\nread only = no\n"
         f"uid = {os.getuid()}\ngid = {os.getgid()}\n"
     )
-    port = free_port()
-    argv = ["rsync", "--daemon", "--no-detach", f"--port={port}", "--address=127.0.0.1", f"--config={config}"]
-    process = subprocess.Popen(argv)
-    try:
-        wait_for(port, process)
+    argv = ["rsync", "--daemon", "--no-detach", "--address=127.0.0.1", f"--config={config}"]
+    with held_port() as port, server(*argv, f"--port={port}", port=port):
         yield f"rsync://127.0.0.1:{port}/whl/cuda", target / "cuda"
-    finally:
-        stop(process)
 
 
 @pytest.fixture
@@ -121,14 +91,12 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, 
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
     (tmp_path / "authorized").write_text((tmp_path / "user.pub").read_text())
-    port = free_port()
     config = tmp_path / "sshd_config"
     config.write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
+        f"ListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
         f"PidFile {tmp_path}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
-    process = subprocess.Popen([sshd, "-D", "-e", "-f", config], stderr=subprocess.DEVNULL)
     client = tmp_path / "ssh_config"
     client.write_text(
         f"Host *\nIdentityFile {tmp_path}/user\nStrictHostKeyChecking no\nUserKnownHostsFile {tmp_path}/known\n"
@@ -138,11 +106,9 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, 
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {client} "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
-    try:
-        wait_for(port, process)
+    argv = (sshd, "-D", "-e", "-f", config)
+    with held_port() as port, server(*argv, "-p", str(port), port=port, quiet=True):
         yield f"ssh://127.0.0.1:{port}{tmp_path}/copy", tmp_path / "copy"
-    finally:
-        stop(process)
 
 
 @pytest.fixture(params=["folder", "daemon"])
@@ -202,8 +168,8 @@ def test_index_that_was_published_to_is_not_overwritten(index: Path, tmp_path: P
 
 
 def test_unreachable_host_is_one_message(index: Path) -> None:
-    with pytest.raises(RemoteError, match="rsync failed") as failed:
-        push(index, f"rsync://127.0.0.1:{free_port()}/whl")
+    with held_port() as port, pytest.raises(RemoteError, match="rsync failed") as failed:
+        push(index, f"rsync://127.0.0.1:{port}/whl")
     assert failed.value.exit_code == 82
     assert "refused" in failed.value.why
 
@@ -214,14 +180,9 @@ def test_unreachable_host_is_one_message(index: Path) -> None:
 @pytest.fixture(scope="module")
 def storage() -> Iterator[str]:
     """An S3 server."""
-    port = free_port()
-    argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(port, process)
+    argv = (sys.executable, "-m", "moto.server", "-H", "127.0.0.1")
+    with held_port() as port, server(*argv, "-p", str(port), port=port, quiet=True):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        stop(process)
 
 
 @pytest.fixture
@@ -332,14 +293,9 @@ def test_missing_bucket_and_damaged_memory_are_one_message_each(index: Path, buc
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     store = tmp_path_factory.mktemp("registry")
-    port = free_port()
-    argv = [sys.executable, "-m", "pypiserver", "run", "-i", "127.0.0.1", "-p", str(port), "-P", ".", "-a", "."]
-    process = subprocess.Popen([*argv, str(store)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(port, process)
+    argv = (sys.executable, "-m", "pypiserver", "run", "-i", "127.0.0.1", "-P", ".", "-a", ".")
+    with held_port() as port, server(*argv, "-p", str(port), store, port=port, quiet=True):
         yield f"http://127.0.0.1:{port}/", store
-    finally:
-        stop(process)
 
 
 def test_registry_takes_published_wheels_and_refuses_them_twice(
