@@ -20,7 +20,8 @@ import pytest
 
 from sm120_wheels.toolchain.cuda import CudaToolkit
 from tests.support.demo import DEMO, TORCH, arguments, prepare
-from tests.support.world import World, finish, make_patch, until
+from tests.support.waiting import until
+from tests.support.world import World, finish, make_patch
 
 pytestmark = [pytest.mark.cuda, pytest.mark.network]
 
@@ -104,7 +105,8 @@ def test_a_stopped_build_goes_on_where_it_was(world: World, stand_in: Path, stop
     running = world.start(*arguments(world, "--jobs", "2", "--compiler-cache", "off"))
     until(
         lambda: (
-            list(world.build.rglob("a.cc.o")) and any("cc1plus" in p and "b.cc" in p for p in processes_of(world.root))
+            any("a.cc.o" in log.read_text() for log in world.build.rglob(".ninja_log"))
+            and any("cc1plus" in p and "b.cc" in p for p in processes_of(world.root))
         ),
         what="a.cc is compiled and b.cc is being compiled",
     )
@@ -151,9 +153,7 @@ def test_a_compile_error_shows_the_first_error_and_not_the_whole_log(world: Worl
 
 def test_a_file_that_can_never_fit_is_refused_before_anything_is_fetched(world: World, stand_in: Path) -> None:
     prepare(world, stand_in)
-    profiles = world.data / "recipes/demo/profiles"
-    profiles.mkdir()
-    (profiles / "1.0-sm120a.csv").write_text("source,peak_mib,seconds\nhuge.cu,90000000,5\n")
+    world.profile("demo", "1.0-sm120a.csv", "huge.cu,90000000,5\n")
     outcome = world.sm120("build", "demo", "--mirror", "file:///nowhere/{name}")
     outcome.failed(45, "huge.cu needs 94.4 TB of memory to compile", "raise --memory")
 

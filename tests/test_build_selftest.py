@@ -24,7 +24,7 @@ def sm120(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
         cwd=cwd,
         capture_output=True,
         text=True,
-        env={**os.environ, "SM120_BROKER_IDLE_S": "1"},
+        env={**os.environ, "SM120_BROKER_IDLE_S": "20"},
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterat
         make_wheel(torches, "torch", torch, tag="py3-none-any", audit={}, sbom=None, requires_python=None)
     runtime = tempfile.mkdtemp(prefix="sm120-test-")
     links = f"{os.environ.get('PIP_FIND_LINKS', '')} {torches}".strip()
-    env = {"SM120_RUNTIME_DIR": runtime, "SM120_BROKER_IDLE_S": "1", "PIP_FIND_LINKS": links}
+    env = {"SM120_RUNTIME_DIR": runtime, "SM120_BROKER_IDLE_S": "20", "PIP_FIND_LINKS": links}
     world = World(root=root / "world", env={**env, "SM120_CACHE_DIR": str(cache)})
     _write_recipe(world, torches)
     told = world.sm120(
@@ -103,6 +103,7 @@ def _write_recipe(world: World, torches: Path) -> None:
         extra='[versions."1.0".defines]\nTINY_ARCHS = "{archs_real}"\n',
     )
     world.recipe("tiny", text)
+    world.profile("tiny", "1.0-sm120a.csv", "tiny/tiny.cu,300,5\n")
     real = (ROOT / "recipes/locks/torch-2.11.0.txt").read_text()
     extensions = "typing-extensions==" + real.split("\ntyping-extensions==", 1)[1]
     end = next(n for n, line in enumerate(extensions.splitlines()) if not line.endswith("\\"))

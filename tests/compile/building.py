@@ -7,26 +7,16 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sm120_wheels.compile.protocol import connect, encode, socket_path
+from sm120_wheels.compile.sampling import alive, start_ticks
+from tests.support.waiting import until
 
 NINJA = shutil.which("ninja") or "ninja"
-
-
-def until(condition: Callable[[], Any], *, what: str, seconds: float = 30.0) -> Any:
-    """Wait until a condition holds and return its value; fail the test, naming it, when it does not in time."""
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"not in {seconds} s: {what}")
 
 
 @dataclass(kw_only=True)
@@ -41,7 +31,7 @@ class Runtime:
 
     def status(self) -> dict[str, Any] | None:
         try:
-            with connect(self.socket) as connection:
+            with connect(self.socket, timeout_s=60) as connection:
                 connection.send(encode({"state": "status"}))
                 return dict(json.loads(connection.recv(1 << 20)))
         except (OSError, ValueError):
@@ -55,8 +45,9 @@ class Runtime:
         """End the broker, and wait until it is gone."""
         pid = self.broker_pid()
         if pid is not None:
+            ticks = start_ticks(pid)
             os.kill(pid, signal.SIGTERM)
-            until(lambda: not Path(f"/proc/{pid}").exists(), what="the broker ends")
+            until(lambda: not alive(pid, ticks), what="the broker ends")
 
 
 @dataclass(kw_only=True)

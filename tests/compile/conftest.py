@@ -8,18 +8,17 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from tests.compile.building import Cgroup, Project, Runtime, until
-
-# How fast an example runs says how busy the machine is, not whether the code is right.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-machine")
+from sm120_wheels.compile.budget import GIB, measure
+from sm120_wheels.files import human_bytes
+from tests.compile.building import Cgroup, Project, Runtime
+from tests.support.waiting import until
 
 _FAKE = Path(__file__).with_name("fakecc.c")
 
@@ -34,6 +33,7 @@ def fakecc(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime]:
     """A private runtime folder and cache; the broker that was started there is ended after the test."""
+    _wait_for_memory()
     folder = Path(tempfile.mkdtemp(prefix="sm120-test-"))
     monkeypatch.setenv("SM120_RUNTIME_DIR", str(folder))
     monkeypatch.setenv("SM120_CACHE_DIR", str(tmp_path / "cache"))
@@ -42,6 +42,21 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime
     yield runtime
     runtime.stop_broker()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+#: How long the next test waits for memory: after one has waited in vain, the others do not.
+_patience = [60.0]
+
+
+def _wait_for_memory() -> None:
+    """Compiles wait as long as other programs hold the memory, and so would these tests."""
+    end = time.monotonic() + _patience[0]
+    while (left := measure().memory) < GIB:
+        if time.monotonic() > end:
+            _patience[0] = 0.0
+            pytest.skip(f"not run: other programs leave {human_bytes(left)} of memory for compiles")
+        time.sleep(0.2)
+    _patience[0] = 60.0
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
  *
  *   fakecc -c SOURCE -o OUTPUT      the source's first line says:  // mb=200 ms=500 [fail=1] [gate=FILE]
  *
- * With gate, it holds its memory until FILE exists (at most a minute), so that tests wait on a condition and not on a clock.
+ * With gate, it holds its memory until FILE exists (at most ten minutes), so that tests wait on a condition and not on a clock.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ int main(int count, char **arguments)
         struct timespec wait = {0, 10000000};
         for (long done = 0; done < mb; done++)
             memset(memory + (done << 20), 1 + (int)(done % 100), 1 << 20);
-        for (int i = 0; *gate && i < 6000 && access(gate, F_OK) != 0; i++)
+        for (int i = 0; *gate && i < 60000 && access(gate, F_OK) != 0; i++)
             nanosleep(&wait, NULL);
         wait.tv_sec = ms / 1000;
         wait.tv_nsec = ms % 1000 * 1000000;

@@ -312,7 +312,9 @@ def test_extracting_through_a_link_to_elsewhere_is_refused(tmp_path: Path, raw_w
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6),
     kept=st.just(1.0) | st.floats(0, 1),

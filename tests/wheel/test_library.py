@@ -125,7 +125,9 @@ def test_a_cubin_is_data_and_not_host_code(extension: bytes) -> None:
     assert not is_host_elf(b"#!/bin/sh\n# a long enough script")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=12),
     in_head=st.booleans(),
