@@ -13,6 +13,7 @@ from sm120_wheels.index.publish import Options, publish
 from tests.index.makewheel import beside, make_wheel
 from tests.index.serving import served
 from tests.support.browser import browser as browser
+from tests.support.browser import context as new_context
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = new_context(browser, viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened = context.new_page()
     problems: list[str] = []
@@ -80,6 +81,14 @@ def test_typing_filters_and_the_address_keeps_the_filter(page: Page) -> None:
     assert len(rows(page)) == 3
 
 
+#: Promises in ``next`` what a button will say next.
+_NEXT_TEXT = """button => {
+  window.next = new Promise(tell => {
+    new MutationObserver(() => tell(button.textContent)).observe(button, { childList: true });
+  });
+}"""
+
+
 def test_a_chosen_row_gives_commands_that_are_copied_exactly(page: Page, address: str) -> None:
     page.click("tr.wheel:nth-of-type(3) .version")
     panel = page.locator("tr.detail.shown")
@@ -89,8 +98,10 @@ def test_a_chosen_row_gives_commands_that_are_copied_exactly(page: Page, address
     assert commands[0] == f'pip install "{version}" --extra-index-url {address}cu130/'
     assert commands[1] == f'uv pip install "{version}" --index {address}cu130/'
     assert commands[2].splitlines()[1].startswith(f"{version} --hash=sha256:")
-    panel.get_by_role("button", name="Copy the uv command").click()
-    panel.get_by_text("Copied", exact=True).wait_for()
+    button = panel.get_by_role("button", name="Copy the uv command")
+    button.evaluate(_NEXT_TEXT)  # it says so for two seconds only
+    button.click()
+    assert page.evaluate("next") == "Copied"
     assert page.evaluate("navigator.clipboard.readText()") == commands[1]
     page.click("tr.wheel:nth-of-type(3) .opener")
     assert page.locator("tr.detail.shown").count() == 0
@@ -120,13 +131,14 @@ def test_metadata_is_text_on_the_page(page: Page) -> None:
 
 
 def test_page_of_a_project_lists_its_wheels(page: Page) -> None:
-    page.locator("ul.packages a", has_text="sglang-kernel").click()
+    with page.expect_navigation():
+        page.locator("ul.packages a", has_text="sglang-kernel").click()
     assert page.locator("h1").inner_text() == "sglang-kernel"
     assert len(rows(page)) == 2
 
 
 def test_it_is_a_table_with_working_links_without_javascript(browser: Browser, address: str) -> None:
-    context = browser.new_context(java_script_enabled=False)
+    context = new_context(browser, java_script_enabled=False)
     opened = context.new_page()
     opened.goto(address)
     assert len(rows(opened)) == 3
@@ -140,7 +152,7 @@ def test_it_is_a_table_with_working_links_without_javascript(browser: Browser, a
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_dark(browser: Browser, address: str, scheme: str) -> None:
-    context = browser.new_context(color_scheme="dark" if scheme == "dark" else "light")
+    context = new_context(browser, color_scheme="dark" if scheme == "dark" else "light")
     opened = context.new_page()
     opened.goto(address)
     opened.locator(".opener").first.click()
@@ -153,7 +165,7 @@ def test_text_can_be_read_in_light_and_dark(browser: Browser, address: str, sche
 
 @pytest.mark.parametrize("width", [320, 400, 768, 1024])
 def test_nothing_sticks_out_on_narrow_screens(browser: Browser, address: str, width: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900})
+    context = new_context(browser, viewport={"width": width, "height": 900})
     opened = context.new_page()
     opened.goto(address)
     opened.locator(".opener").first.click()

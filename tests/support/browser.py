@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 _FLAGS = [
     "--no-sandbox",
@@ -28,3 +29,10 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=binary, args=_FLAGS)
         yield started
         started.close()
+
+
+def context(browser: Browser, **options: Any) -> BrowserContext:
+    """A new context that waits as long as a loaded machine needs."""
+    made = browser.new_context(**options)
+    made.set_default_timeout(120_000)
+    return made

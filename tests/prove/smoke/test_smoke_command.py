@@ -26,6 +26,7 @@ from sm120_wheels.prove.smoke.run import gpu_lock
 from tests.index.serving import served
 from tests.prove.conftest import Said, Samples
 from tests.prove.smoke.conftest import HERE, SM120, demo_wheel, environment, run_demo, smoke_command
+from tests.support.waiting import until
 
 Sm120 = Callable[..., Said]
 
@@ -221,13 +222,16 @@ def _stopped_by(number: signal.Signals, folder: Path, case: str, workers: int, m
     command = smoke_command(wheel, "-k", case, "--deadline", "500", *outputs)
     with subprocess.Popen(command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True) as process:
         seen = psutil.Process(process.pid)
-        children: list[psutil.Process] = []
-        while len(children) < workers or not any(Path(children[0].cwd()).glob(mark)):
+
+        def hanging() -> list[psutil.Process]:
             assert process.poll() is None, process.communicate()
-            children = [c for c in seen.children(recursive=True) if "worker.py" in " ".join(_argv(c))]
+            found = [c for c in seen.children(recursive=True) if "worker.py" in " ".join(_argv(c))]
+            return found if len(found) >= workers and any(Path(found[0].cwd()).glob(mark)) else []
+
+        children = until(hanging, what="the case hangs")
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-    gone, alive = psutil.wait_procs(children, timeout=30)
+        _, said = process.communicate(timeout=120)
+    gone, alive = psutil.wait_procs(children, timeout=120)
     assert not alive, gone
     assert not (folder / "record.json").exists()
     return process.returncode, said

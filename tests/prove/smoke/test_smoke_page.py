@@ -8,10 +8,12 @@ from sm120_wheels.files import write_text
 from sm120_wheels.prove.smoke.page import to_html
 from tests.prove.smoke.conftest import Ran
 from tests.support.browser import browser as browser
+from tests.support.browser import context as new_context
 
 
 def opened(browser: Browser, demo: Ran, *, scheme: str = "light", script: bool = True) -> Page:
-    context = browser.new_context(
+    context = new_context(
+        browser,
         color_scheme="dark" if scheme == "dark" else "light",
         java_script_enabled=script,
         viewport={"width": 1280, "height": 900},
@@ -58,7 +60,7 @@ def test_what_a_case_says_is_text_never_markup(browser: Browser, demo: Ran) -> N
     record = demo.record
     record["cases"][0] |= {"state": "failed", "why": "<img src=x onerror=document.title='owned'>"}
     write_text(demo.folder / "hostile.html", to_html([record]))
-    page = browser.new_context().new_page()
+    page = new_context(browser).new_page()
     page.goto((demo.folder / "hostile.html").as_uri())
     assert page.locator("img").count() == 0
     assert "owned" not in page.title()
