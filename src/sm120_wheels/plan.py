@@ -261,6 +261,12 @@ def _archs(request: BuildRequest, package: Recipe) -> tuple[Arch, ...]:
             )
         if arch not in chosen:
             chosen.append(arch)
+    if len(chosen) > 1 and _is_aot(package):
+        raise UnsupportedTargetError(
+            f"{package.name} is built for one target at a time, not for {' and '.join(map(str, chosen))}",
+            why="a provider wheel is for one target, and upstream's runtime looks for it by that name",
+            hint="build each by itself; 12.0f runs on 12.0 and on 12.1",
+        )
     return tuple(sorted(chosen))
 
 

@@ -77,6 +77,13 @@ def test_a_plain_target_is_refused_for_flashinfer_too(world: World) -> None:
     world.sm120("plan", "flashinfer", "--arch", "12.0").failed(15, "FP4", "12.0f")
 
 
+def test_flashinfer_is_refused_for_two_targets_since_only_one_would_be_compiled(world: World) -> None:
+    world.env["SM120_DATA_DIR"] = ""
+    told = world.sm120("plan", "flashinfer", "--arch", "12.0f,12.1a")
+    told.failed(15, "one target at a time, not for 12.0f and 12.1a", "build each by itself")
+    world.sm120("plan", "flashinfer", "--arch", "12.0f,12.0f").ok()
+
+
 @pytest.mark.parametrize(
     ("arguments", "env", "texts"),
     [
