@@ -12,6 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from sm120_wheels import headers, paths
+from sm120_wheels.arch import Arch
 from sm120_wheels.compile import budget, cmake, flashinfer, progress
 from sm120_wheels.compile.cache import setup as cache
 from sm120_wheels.compile.cache.ccache import Places
@@ -21,7 +22,10 @@ from sm120_wheels.compile.isolation import no_network_prefix
 from sm120_wheels.compile.profile import check_fits, read_profile
 from sm120_wheels.compile.session import CompileSession, compile_session
 from sm120_wheels.console import note
+from sm120_wheels.errors import AuditFailedError
 from sm120_wheels.plan import Plan
+from sm120_wheels.prove import inputs
+from sm120_wheels.prove.audit import audit
 from sm120_wheels.provision import Provisioned
 from sm120_wheels.recipe import PackageVersion
 from sm120_wheels.stages import Record, WorkFolder
@@ -289,6 +293,24 @@ def finish_wheels(
             }
         )
     return finished
+
+
+def machine_code(wheels: Sequence[Path], *, wanted: Sequence[Arch]) -> list[str]:
+    """Targets that wheels have machine code for, read from them.
+
+    Raises :class:`AuditFailedError` where there is some, and none for a target that was ``wanted``: a build can drop an
+    architecture without a word.
+    """
+    found = sorted({target for wheel in wheels for target in audit(inputs.subject(str(wheel)), ()).targets})
+    missing = [arch.sm for arch in wanted if arch.sm not in found]
+    if found and missing:
+        raise AuditFailedError(
+            f"the build made no machine code for {' and '.join(missing)}",
+            where=", ".join(map(str, wheels)),
+            why=f"it was asked for, and there is code for {', '.join(found)}",
+            hint="a patch or an option of the package sets the architectures itself",
+        )
+    return found
 
 
 def build_record(plan: Plan, provisioned: Provisioned) -> dict[str, Any]:

@@ -253,10 +253,12 @@ def _compile(
 
 def _finish(plan: Plan, work: WorkFolder, patched: Record, provisioned: Provisioned, compiled: Record) -> Record:
     def finish_all() -> Record:
-        wheels = backends.finish_wheels(
-            plan, patched, provisioned, [Path(raw) for raw in compiled["raw"]], paths.dist_root()
-        )
-        return {"wheels": wheels}
+        raw = [Path(path) for path in compiled["raw"]]
+        # some of flashinfer's modules are for another target by upstream's own flags, and may be all that was chosen
+        wanted = () if plan.backend == "flashinfer-aot" else plan.targets
+        code = backends.machine_code(raw, wanted=wanted)
+        wheels = backends.finish_wheels(plan, patched, provisioned, raw, paths.dist_root())
+        return {"wheels": wheels, "machine_code": code}
 
     return work.run("finish", finish_all, still_there=_wheels_are_there)
 

@@ -74,7 +74,9 @@ def print_build(result: BuildResult) -> None:
     for wheel in result.wheels:
         out.print(_shown(Path(wheel["path"])), markup=False, style="bold")
         out.print(f"  {human_bytes(wheel['size'])}, sha256 {wheel['sha256']}", markup=False)
-    out.print(f"  architectures: {', '.join(arch.sm for arch in plan.targets)}", markup=False)
+    finished = result.stages.get("finish", {}).get("output", {})
+    code = finished.get("machine_code", [arch.sm for arch in plan.targets])  # older records have none
+    out.print(f"  architectures: {', '.join(code) or 'no GPU code'}", markup=False)
     out.print(f"  for torch {plan.torch}, CUDA {plan.cuda}, {_pythons(plan)}", markup=False)
     left_out = [component for component in plan.components if component.partial]
     if left_out:

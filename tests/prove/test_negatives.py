@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from sm120_wheels.arch import Arch
+from sm120_wheels.backends import machine_code
 from sm120_wheels.elf import Elf
+from sm120_wheels.errors import AuditFailedError
 from sm120_wheels.prove.cubin import Cubin
 from sm120_wheels.prove.fatbin import entries_of_elf
 from sm120_wheels.wheel.archive import record_hash
@@ -73,6 +76,20 @@ def test_gpu_code_that_is_not_what_was_asked_for(
     said = sm120("audit", wheels[1], *options)
     assert said.code == code
     assert reason in " ".join(said.out.split())
+
+
+@pytest.mark.cuda
+@pytest.mark.network
+def test_a_build_that_dropped_an_architecture_is_stopped_before_its_wheel_is_finished(
+    samples: Samples, packed: Callable[..., Path]
+) -> None:
+    wheel = packed({"tiny/libonly.so": samples["libonly.so"]})
+    asked, dropped = Arch.parse("12.0a"), Arch.parse("9.0")
+    assert machine_code([wheel], wanted=[asked]) == ["sm_120a"]
+    with pytest.raises(AuditFailedError, match="the build made no machine code for sm_90") as refused:
+        machine_code([wheel], wanted=[asked, dropped])
+    assert refused.value.why == "it was asked for, and there is code for sm_120a"
+    assert machine_code([packed({"tiny/__init__.py": b""}, name="pure")], wanted=[asked]) == []
 
 
 @pytest.mark.cuda

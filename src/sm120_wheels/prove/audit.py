@@ -145,6 +145,11 @@ class Audit:
         return cuda_release(self.version)
 
     @property
+    def targets(self) -> frozenset[str]:
+        """What there is machine code for: ``sm_120a``."""
+        return frozenset(i.target for lib in self.libraries for i in lib.images if i.kind == "sass")
+
+    @property
     def compilers(self) -> tuple[str, ...]:
         """Versions of the ptxas that made the machine code, as it noted them: ``13.0.88``."""
         return tuple(sorted({i.compiler for lib in self.libraries for i in lib.images if i.kind == "sass"} - {""}))
