@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -225,12 +226,18 @@ def _stopped_by(number: signal.Signals, folder: Path, case: str, workers: int, m
 
         def hanging() -> list[psutil.Process]:
             assert process.poll() is None, process.communicate()
-            found = [c for c in seen.children(recursive=True) if "worker.py" in " ".join(_argv(c))]
-            return found if len(found) >= workers and any(Path(found[0].cwd()).glob(mark)) else []
+            with contextlib.suppress(psutil.Error):  # one has ended meanwhile
+                found = [c for c in seen.children(recursive=True) if "worker.py" in " ".join(_argv(c))]
+                if len(found) >= workers and any(Path(found[0].cwd()).glob(mark)):
+                    return found
+            return []
 
-        children = until(hanging, what="the case hangs")
-        process.send_signal(number)
-        _, said = process.communicate(timeout=120)
+        try:
+            children = until(hanging, what="the case hangs")
+            process.send_signal(number)
+            _, said = process.communicate(timeout=120)
+        finally:
+            process.kill()
     gone, alive = psutil.wait_procs(children, timeout=120)
     assert not alive, gone
     assert not (folder / "record.json").exists()
