@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -46,7 +47,8 @@ class Runtime:
         pid = self.broker_pid()
         if pid is not None:
             ticks = start_ticks(pid)
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # idle, it has ended by itself
+                os.kill(pid, signal.SIGTERM)
             until(lambda: not alive(pid, ticks), what="the broker ends")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -90,7 +91,8 @@ def make_cgroup() -> Iterator[Callable[[int], Cgroup]]:
     yield make
     for folder in made:
         for line in (folder / "cgroup.procs").read_text().split():
-            os.kill(int(line), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line), signal.SIGKILL)
         until(functools.partial(_removed, folder), what="the cgroup is removed")
 
 

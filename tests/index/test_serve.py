@@ -58,7 +58,7 @@ class Client:
     def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
         """One request with exactly this path: nothing is normalised on the way."""
         parts = urlsplit(self.address)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
             for name, value in headers.items():

@@ -157,7 +157,7 @@ class World:
             env=self.variables(**extra),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=560,
             check=False,
         )
         return Outcome(code=done.returncode, out=done.stdout, err=done.stderr)
