@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import socket
 import subprocess
 import sys
 import tarfile
@@ -67,7 +68,7 @@ def test_processes_that_want_the_same_archive_all_get_it_whole(tmp_path: Path) -
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    ended = [process.communicate(timeout=60) for process in running]
+    ended = [process.communicate(timeout=120) for process in running]
     assert [out.strip() for out, _ in ended] == ["200"] * 3, ended
     assert [p.name for p in (tmp_path / "c" / "trees").iterdir()] == [sha]
 
@@ -111,6 +112,15 @@ def test_an_index_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(HostUnreachableError, match="cannot reach the package index") as caught:
         find_file("demo-1.0.tar.gz")
     assert "UV_DEFAULT_INDEX" in caught.value.hint
+
+
+def test_an_index_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sm120_wheels.fetch.index._TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        with pytest.raises(HostUnreachableError, match="cannot reach the package index") as caught:
+            find_file("demo-1.0.tar.gz")
+    assert "timed out" in caught.value.why
 
 
 def test_a_file_that_is_no_sdist_is_told(index: Web) -> None:

@@ -13,6 +13,8 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 from sm120_wheels.errors import DownloadError, HostUnreachableError
 from sm120_wheels.toolchain.indexes import pip_files, pip_settings
 
+#: Seconds without a word from the index after which it is given up.
+_TIMEOUT_S = 30.0
 _INDEX_HINT = "check the network, or set the index with UV_DEFAULT_INDEX, PIP_INDEX_URL or pip's own configuration"
 
 
@@ -30,7 +32,7 @@ def find_file(filename: str) -> list[str]:
     try:
         project, _ = parse_sdist_filename(filename)
         with PyPISimple(endpoint) as client:
-            page = client.get_project_page(project)
+            page = client.get_project_page(project, timeout=_TIMEOUT_S)
     except InvalidSdistFilename as exc:
         raise DownloadError(f"{filename} is not the name of an sdist", why=str(exc)) from exc
     except NoSuchProjectError as exc:
