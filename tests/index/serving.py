@@ -23,6 +23,10 @@ def served(root: Path) -> Iterator[str]:
         yield found[0]
     finally:
         process.terminate()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        try:
+            process.wait(120)
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
