@@ -69,7 +69,8 @@ def test_a_failure_does_not_stop_the_others_and_what_cannot_run_says_so(jobs: li
         wheels = ({"path": str(tmp_path / "x.whl")},)
         return BuildResult(plan=plan, wheels=wheels, work=tmp_path, up_to_date=False, stages=stages)
 
-    results = run_jobs(jobs, HERE, build)
+    told: list[str] = []
+    results = run_jobs(jobs, HERE, build, told.append)
     states = {(r.job.cuda, r.job.platform): (r.state, r.why) for r in results}
     assert states["13.0", "linux_x86_64"] == ("failed", "a.cu does not compile")
     assert states["13.2", "linux_x86_64"] == ("built", "")
@@ -77,6 +78,13 @@ def test_a_failure_does_not_stop_the_others_and_what_cannot_run_says_so(jobs: li
     assert states["13.2", "linux_aarch64"][0] == "not run"
     assert [(request.cuda, request.python) for request in asked] == [("13.0", "3.12"), ("13.2", "3.12")]
     assert next(r for r in results if r.state == "built").seconds == 2.5
+    identifiers = [one(jobs, cuda).identifier for cuda in ("13.0", "13.2")]
+    assert told == [
+        f"build 1 of 2: {identifiers[0]}",
+        "failed: a.cu does not compile",
+        f"build 2 of 2: {identifiers[1]}",
+        "built in 2.5 s",
+    ]
 
 
 def test_ctrl_c_ends_the_run(jobs: list[Job]) -> None:
@@ -84,11 +92,11 @@ def test_ctrl_c_ends_the_run(jobs: list[Job]) -> None:
         raise Interrupted("interrupted")
 
     with pytest.raises(Interrupted):
-        run_jobs(jobs, HERE, build)
+        run_jobs(jobs, HERE, build, print)
 
 
 def test_nothing_to_build_here_is_an_error_and_no_empty_success(jobs: list[Job]) -> None:
     elsewhere = Here(platform="linux_riscv64", pythons=("3.12",), index_cuda=("13.0",), system_cuda=())
     with pytest.raises(UnsupportedTargetError, match=r"none of the \d chosen builds") as caught:
-        run_jobs(jobs, elsewhere, lambda request: pytest.fail("built"))
+        run_jobs(jobs, elsewhere, lambda request: pytest.fail("built"), print)
     assert "this machine is linux_riscv64" in caught.value.why

@@ -173,7 +173,7 @@ def _coverage_json(found: Coverage) -> dict[str, object]:
 def _run(jobs: Sequence[Job], here: Here, options: BuildOptions, publish_to: Path | None, as_json: bool) -> None:
     from sm120_wheels.build import build
 
-    results = run_jobs(jobs, here, lambda request: build(request, options))
+    results = run_jobs(jobs, here, lambda request: build(request, options), note)
     failed = [one for one in results if one.error is not None]
     published: list[dict[str, str]] = []
     if publish_to is not None and not failed:

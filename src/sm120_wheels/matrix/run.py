@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sm120_wheels.errors import Sm120Error, UnsupportedTargetError
+from sm120_wheels.files import human_seconds
 from sm120_wheels.matrix.here import Here, obstacles, python_for
 from sm120_wheels.matrix.jobs import Job
 from sm120_wheels.plan import BuildRequest
@@ -42,8 +43,10 @@ class Ran:
         }
 
 
-def run_jobs(jobs: Sequence[Job], here: Here, build: Callable[[BuildRequest], BuildResult]) -> tuple[Ran, ...]:
-    """Build what this machine can build.
+def run_jobs(
+    jobs: Sequence[Job], here: Here, build: Callable[[BuildRequest], BuildResult], tell: Callable[[str], None]
+) -> tuple[Ran, ...]:
+    """Build what this machine can build; ``tell`` is given a line before and after each build.
 
     Raises :class:`UnsupportedTargetError` where it can build none of the jobs.
     """
@@ -55,7 +58,22 @@ def run_jobs(jobs: Sequence[Job], here: Here, build: Callable[[BuildRequest], Bu
             why="\n".join(sorted(told)),
             hint="choose others with --only, or run this where the machine fits; `sm120 doctor` tells what is missing",
         )
-    return tuple(_run(job, blocked[job.identifier], here, build) for job in jobs)
+    able = [job for job in jobs if not blocked[job.identifier]]
+    results = []
+    for job in jobs:
+        if not (why := blocked[job.identifier]):
+            tell(f"build {able.index(job) + 1} of {len(able)}: {job.identifier}")
+        ran = _run(job, why, here, build)
+        if not why:
+            tell(_ended(ran))
+        results.append(ran)
+    return tuple(results)
+
+
+def _ended(ran: Ran) -> str:
+    if ran.state == "failed":
+        return f"failed: {ran.why}"
+    return ran.why or f"built in {human_seconds(ran.seconds)}"
 
 
 def _run(job: Job, blocked: list[str], here: Here, build: Callable[[BuildRequest], BuildResult]) -> Ran:
