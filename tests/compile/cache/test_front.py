@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sm120_wheels.compile.cache import front
+from sm120_wheels.compile.cache.ccache import make_programs
+from tests.compile.building import until
 
 ROOTS = [("/home/me/build/src", ".sm120-roots/src"), ("/src", ".sm120-roots/other")]
 
@@ -129,3 +135,43 @@ def test_an_nvcc_that_is_not_understood_is_compiled_without_the_cache(
     nvcc.chmod(0o755)
     assert front.preprocess([str(nvcc), "-c", "a.cu", "-E"]) == 1
     assert "the passes of nvcc were not understood" in capfd.readouterr().err
+
+
+def test_no_more_preprocessors_run_at_a_time_than_there_are_turns(told: Path) -> None:
+    log, turns = told / "log", [told / "turn-0", told / "turn-1"]
+    compiler = told / "g++"
+    compiler.write_text(f"#!/bin/sh\necho + >> {log}\nsleep 0.2\necho - >> {log}\necho text\n")
+    compiler.chmod(0o755)
+    environ = {**os.environ, "SM120_CACHE_TURNS": "\n".join(map(str, turns))}
+    command = [str(make_programs() / "sm120-cc-cpp"), str(compiler), "-E", "a.cpp"]
+    started = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) for _ in range(6)]
+    assert [process.communicate()[0] for process in started] == [b"text\n"] * 6
+    running = most = 0
+    for line in log.read_text().split():
+        running += 1 if line == "+" else -1
+        most = max(most, running)
+    assert most == 2
+
+
+def test_a_killed_preprocessor_gives_its_turn_back(told: Path) -> None:
+    compiler = told / "g++"
+    compiler.write_text("#!/bin/sh\ncase $2 in hangs.cpp) echo begun; exec sleep 1000;; esac\necho text\n")
+    compiler.chmod(0o755)
+    environ = {**os.environ, "SM120_CACHE_TURNS": str(told / "turn-0")}
+    command = [str(make_programs() / "sm120-cc-cpp"), str(compiler), "-E"]
+    with subprocess.Popen([*command, "hangs.cpp"], env=environ, stdout=subprocess.PIPE, start_new_session=True) as hung:
+        until(lambda: _is_held(told / "turn-0"), what="the turn is taken")
+        os.killpg(hung.pid, signal.SIGKILL)
+    assert (
+        subprocess.run([*command, "a.cpp"], env=environ, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        == b"text\n"
+    )
+
+
+def _is_held(file: Path) -> bool:
+    with file.open("ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

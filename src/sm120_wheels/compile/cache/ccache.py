@@ -85,9 +85,11 @@ def environment(
     launcher: str,
     statistics: Path,
     socket: Path | None,
+    turns: Sequence[Path],
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """What a build's environment must hold. ``statistics``: where ccache counts; ``socket``: of the gateway."""
+    """What a build's environment must hold. ``statistics``: where ccache counts; ``socket``: of the gateway;
+    ``turns``: files that preprocessors take turns with, one for each that may run at a time."""
     folder = make_programs()
     links = make_links(places)
     digest = toolchain_digest(
@@ -114,6 +116,7 @@ def environment(
         "SM120_CACHE_LINKS": str(links),
         "SM120_CACHE_NAMES": header_names_digest(places.header_folders),
         "SM120_CACHE_ROOTS": "\n".join(f"{folder}\t{name}" for folder, name in _named(places).items()),
+        "SM120_CACHE_TURNS": "\n".join(map(str, turns)),
     }
 
 

@@ -15,10 +15,16 @@ build folder and the same everywhere.
 Passes. ``nvcc -E`` gives the text of one architecture's device pass only. A change that only the host pass or another
 architecture sees would be a hit with an old object (seen with ccache 4.7.5). Here ``nvcc --dryrun`` says which
 preprocessor runs the compile consists of, and all of them are run.
+
+Turns. The build tool starts far more compiles than there are cores, and leaves it to the launcher who runs; but ccache
+preprocesses before it asks the launcher. So preprocessors take turns, as many at a time as the build has cores: each
+takes one of the files that ``SM120_CACHE_TURNS`` names, which the kernel gives back when a process ends, however it
+ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -158,6 +164,20 @@ def passes(dryrun: str) -> list[list[str]]:
     return found
 
 
+def take_turn() -> None:
+    """Wait for a free one of the files that SM120_CACHE_TURNS names; it is held until this process ends."""
+    names = os.environ["SM120_CACHE_TURNS"].splitlines()
+    for name in names:
+        held = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+        else:
+            return
+    fcntl.flock(os.open(names[os.getpid() % len(names)], os.O_RDWR), fcntl.LOCK_EX)
+
+
 def preprocess(command: list[str]) -> int:
     """Write the text of all passes to stdout, with line markers that go through the links."""
     compiler, *arguments = command
@@ -203,6 +223,7 @@ def main() -> int:
         sys.stderr.write(f"usage: {name} COMPILER ARGUMENT…\n")
         return 2
     if name == "sm120-cc-cpp":
+        take_turn()
         return preprocess(command)
     if name == "sm120-cc-run":
         return run(command)

@@ -61,12 +61,15 @@ def compiler_cache(
     with _shared(found, shared_cache, session, environ=environ, tell=tell) as (socket, report):
         statistics = work_dir / "ccache-statistics.log"
         statistics.unlink(missing_ok=True)
+        turns = work_dir.absolute() / "preprocessing"
+        turns.mkdir(exist_ok=True)
         session.environment |= ccache.environment(
             found,
             places,
             launcher=session.launcher[0],
             statistics=statistics.absolute(),
             socket=socket,
+            turns=[turns / str(number) for number in range(session.cores)],
             environ=environ,
         )
         session.launcher = [str(ccache.front_program())]
