@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sm120_wheels.compile.cache import front
 from sm120_wheels.compile.cache.ccache import make_programs
-from tests.compile.building import until
+from tests.support.waiting import until
 
 ROOTS = [("/home/me/build/src", ".sm120-roots/src"), ("/src", ".sm120-roots/other")]
 
