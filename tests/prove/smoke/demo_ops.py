@@ -16,6 +16,19 @@ def double(values: list[float], out: list[float]) -> None:
     out[:] = [2 * v for v in values]
 
 
+@operator("demo::double_of_nothing")
+def double_of_nothing(values: list[float], out: list[float]) -> None:
+    out[:] = [2 * v for v in values]
+
+
+@operator("demo::refuses_nothing")
+def refuses_nothing(values: list[float], out: list[float]) -> None:
+    """As a launch of no block does."""
+    if not values:
+        raise RuntimeError("invalid configuration argument")
+    out[:] = [2 * v for v in values]
+
+
 @operator("demo::wrong")
 def wrong(values: list[float], out: list[float]) -> None:
     out[:] = [2 * v for v in values]

@@ -143,6 +143,8 @@ def test_only_a_whole_run_on_a_gpu_with_a_case_that_passed_is_passed() -> None:
     assert judge(report(), [passed, failed]) == ("failed", "a::b: zeros")
     assert judge(report(), [not_run]) == ("not run", "needs 12.0")
     assert judge(report(), []) == ("not run", "there is no case for it")
+    assert judge(report(), [result("passed", empty=True)]) == ("not run", "only empty inputs were given")
+    assert judge(report(), [result("passed", empty=True), not_run]) == ("not run", "needs 12.0")
     assert judge(report(backend="host"), [passed])[0] == "not run"
     assert judge(report(selection="-k x"), [passed])[0] == "not run"
     assert judge(report(why_not="no GPU"), [passed]) == ("not run", "no GPU")
@@ -162,6 +164,17 @@ def test_an_operator_is_passed_by_its_own_cases_only() -> None:
     assert (found["d::e"].state, found["d::e"].why) == ("not run", "needs 12.0")
     assert found["d::f"].why == "no case"
     assert coverage.unregistered(["d::a"], results) == ["d::c", "d::e"]
+
+
+def test_a_case_with_nothing_to_do_covers_no_operator_and_still_fails_one() -> None:
+    empty = result("passed", "d::a", operators=("d::a",), empty=True)
+    (alone,) = coverage.operators(["d::a"], [empty])
+    assert (alone.state, alone.why, alone.cases) == ("not run", "only empty inputs were given to it", 1)
+    (waiting,) = coverage.operators(["d::a"], [empty, result("not run", "d::a", why="needs 12.0")])
+    assert (waiting.state, waiting.why) == ("not run", "needs 12.0")
+    assert coverage.operators(["d::a"], [empty, result("passed", "d::a")])[0].state == "passed"
+    broken = result("failed", "d::a", why="invalid configuration argument", empty=True)
+    assert coverage.operators(["d::a"], [result("passed", "d::a"), broken])[0].state == "failed"
 
 
 def test_a_library_that_a_partial_wheel_was_built_without_is_not_run_and_a_missing_function_is() -> None:

@@ -17,6 +17,8 @@ WRONG = {
     "test_never_written": "differ by more than allowed",
     "test_wrong_shape": "the result has shape (8,), the reference (7,)",
     "test_no_result": "the case returns no result",
+    "test_nothing_to_compare": "no result has an element: there is nothing to check",
+    "test_refuses_to_do_nothing": "RuntimeError: invalid configuration argument",
     "test_fails_in_a_graph_only": "differ by more than allowed",
     "test_never_reaches_its_operator": "it never reached demo::untested",
     "test_hangs_in_python": "hang: no end after 3 s at eager: run",
@@ -44,7 +46,9 @@ def test_what_is_wrong_fails_for_its_own_reason(demo: Ran, name: str) -> None:
     assert WRONG[name] in case["why"]
 
 
-@pytest.mark.parametrize("name", ["test_right[1]", "test_right[8]", "test_no_graph", "test_two_ranks_meet"])
+@pytest.mark.parametrize(
+    "name", ["test_right[1]", "test_right[8]", "test_no_graph", "test_two_ranks_meet", "test_something_to_do"]
+)
 def test_what_is_right_passes(demo: Ran, name: str) -> None:
     assert demo.case(name)["state"] == "passed"
 
@@ -135,6 +139,16 @@ def test_operators_are_counted_and_one_without_a_case_is_not_run(demo: Ran) -> N
         "why": "no case",
     }
     assert demo.record["operators"]["registered"] == len(operators)
+
+
+def test_an_operator_with_nothing_to_do_is_tried_in_every_stage_and_not_covered_by_that(demo: Ran) -> None:
+    case = demo.case("test_nothing_to_do")
+    assert (case["state"], case["empty"]) == ("passed", True)
+    assert {s["name"]: s["state"] for s in case["stages"]} == dict.fromkeys(("eager", "graph", "trace"), "passed")
+    operators = {o["name"]: o for o in demo.record["operators"]["list"]}
+    assert operators["demo::double_of_nothing"]["state"] == "not run"
+    assert operators["demo::double_of_nothing"]["why"] == "only empty inputs were given to it"
+    assert operators["demo::refuses_nothing"]["state"] == "failed", "a failure counts, whatever was given"
 
 
 def test_a_failed_run_ends_with_70_and_names_the_cases(demo: Ran) -> None:

@@ -1,6 +1,7 @@
 """What was covered, counted: every registered operator, and every kernel of the wheel that the GPU would run.
 
-An operator with no case is "not run"; only a case that is its test, and that passed, makes it "passed".
+An operator with no case is "not run"; only a case that is its test, and that passed, makes it "passed". A case that
+gives its operators nothing to do can fail them, but covers neither them nor a kernel.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def unregistered(registered: Iterable[str], results: Sequence[CaseResult]) -> li
 
 def _operator(name: str, results: Sequence[CaseResult], reached: bool) -> Operator:
     failed = [r for r in results if r.state == "failed"]
-    passed = [r for r in results if r.state == "passed"]
+    passed = [r for r in results if r.state == "passed" and not r.empty]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return Operator(
@@ -71,7 +72,8 @@ def _operator(name: str, results: Sequence[CaseResult], reached: bool) -> Operat
         )
     if passed:
         return Operator(name=name, state="passed", cases=len(results), reached=reached)
-    why = results[0].why if results else "no case"
+    tried = [r for r in results if r.state == "not run"]
+    why = "no case" if not results else tried[0].why if tried else "only empty inputs were given to it"
     return Operator(name=name, state="not run", why=why, cases=len(results), reached=reached)
 
 
@@ -86,7 +88,7 @@ def kernels(audit: Audit | None, capability: Capability | None, results: Sequenc
             continue
         chosen = [index for index in choose(library.images, capability).values() if index is not None]
         mine |= {kernel: demangle(kernel) for index in chosen for kernel in library.images[index].kernels}
-    seen = {kernel for result in results for kernel in result.kernels}
+    seen = {kernel for result in results if not result.empty for kernel in result.kernels}
     unknown = ""
     if not seen:
         unknown = next((r.kernels_unknown for r in results if r.kernels_unknown), "no case reached a kernel")

@@ -194,6 +194,7 @@ class Engine:
             operators=tuple(dict.fromkeys(name for end in ends for name in end["operators"])),
             kernels=tuple(dict.fromkeys(name for end in ends for name in end["kernels"])),
             kernels_unknown=ends[0]["kernels_unknown"] if ends else "it did not end",
+            empty=bool((answer.end or {}).get("empty")),
             peak_memory=max((end["peak_memory"] for end in ends), default=0),
             hang=hang,
             output=outcome.output if state == "failed" else "",

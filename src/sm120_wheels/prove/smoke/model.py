@@ -105,6 +105,8 @@ class CaseResult:
     """Operators that it reached."""
     kernels: tuple[str, ...] = ()
     kernels_unknown: str = ""
+    empty: bool = False
+    """Whether it gave its operators nothing to do: then it shows nothing of what they compute."""
     peak_memory: int = 0
     """Bytes of GPU memory that tensors took."""
     hang: Hang | None = None

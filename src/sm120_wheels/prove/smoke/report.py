@@ -109,8 +109,10 @@ def judge(report: Report, results: Sequence[CaseResult]) -> tuple[State, str]:
     if failed:
         more = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
         return "failed", f"{failed[0].spec.node}: {failed[0].why[:300]}{more}"
-    if not any(r.state == "passed" for r in results):
-        return "not run", results[0].why if results else "there is no case for it"
+    if not results:
+        return "not run", "there is no case for it"
+    if not any(r.state == "passed" and not r.empty for r in results):
+        return "not run", next((r.why for r in results if r.state == "not run"), "only empty inputs were given")
     if report.backend != "cuda":
         return "not run", f"the {report.backend} backend launches nothing on a GPU"
     if report.selection:
@@ -194,6 +196,8 @@ def _case(result: CaseResult) -> dict[str, Any]:
     }
     if result.why:
         found["why"] = result.why
+    if result.empty:
+        found["empty"] = True
     if result.peak_memory:
         found["peak_memory"] = result.peak_memory
     if result.notes:

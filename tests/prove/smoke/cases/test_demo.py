@@ -24,7 +24,12 @@ def operators() -> Any:
 
 
 def launch(
-    operator: str, count: int = 8, *, reference: Callable[[], list[float]] | None = None, no_graph: str = ""
+    operator: str,
+    count: int = 8,
+    *,
+    reference: Callable[[], list[float]] | None = None,
+    no_graph: str = "",
+    empty: bool = False,
 ) -> Launch:
     values, out = [0.0] * count, [0.0] * count
 
@@ -37,7 +42,7 @@ def launch(
         values[:] = [generator.uniform(1, 2) for _ in values]
 
     expected = reference or (lambda: [2 * v for v in values])
-    return Launch(run=run, reference=expected, redraw=redraw, tolerance=EXACT, no_graph=no_graph)
+    return Launch(run=run, reference=expected, redraw=redraw, tolerance=EXACT, no_graph=no_graph, empty=empty)
 
 
 def call(operator: str) -> Launch:
@@ -119,6 +124,26 @@ def test_wrong_shape() -> Launch:
 @case("demo::double")
 def test_no_result() -> Launch:
     return Launch(run=lambda: None, reference=lambda: None, redraw=lambda seed: None, tolerance=EXACT)
+
+
+@case("demo::double_of_nothing")
+def test_nothing_to_do() -> Launch:
+    return launch("double_of_nothing", 0, empty=True)
+
+
+@case("demo::double")
+def test_nothing_to_compare() -> Launch:
+    return launch("double", 0)
+
+
+@case("demo::refuses_nothing")
+def test_something_to_do() -> Launch:
+    return launch("refuses_nothing")
+
+
+@case("demo::refuses_nothing")
+def test_refuses_to_do_nothing() -> Launch:
+    return launch("refuses_nothing", 0, empty=True)
 
 
 @case("demo::untested", "demo::double")

@@ -116,6 +116,12 @@ class Launch:
     """Objects that must live as long as the launch."""
     may_be_zero: bool = False
     """All results may rightly be zero; elsewhere that is a failure even where the tolerance would allow it."""
+    empty: bool = False
+    """No row, token or request is given: the operator must come back and leave everything else as it was.
+
+    It may launch no kernel, and results without an element, or of zeros, are right; elsewhere a case none of whose
+    results has an element compares nothing and fails. Such a case can fail its operators, and never makes one "passed".
+    """
 
 
 class NotRun(Exception):  # noqa: N818 - a state, not an error

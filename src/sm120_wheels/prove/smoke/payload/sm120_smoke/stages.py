@@ -42,6 +42,8 @@ class CaseOutcome:
     kernels_unknown: str = "not reached"
     broken: str = ""
     """Why nothing can be launched in this process any more; empty where it can."""
+    empty: bool = False
+    """Whether the case gives its operators nothing to do (:attr:`Launch.empty`)."""
 
     @property
     def state(self) -> str:
@@ -69,6 +71,7 @@ class Run:
             prepared = self._stage(outcome, "prepare", lambda stage: launch.append(self._made(make)))
             if prepared.state == "passed":
                 outcome.stages.pop()  # nothing to say about it
+                outcome.empty = launch[0].empty
                 self._launches(outcome, launch[0], operators)
             launch.clear()
         if self._guard.blind and not outcome.broken:
@@ -200,7 +203,10 @@ class Run:
             name = "the result" if len(measured) == 1 else f"result {index + 1} of {len(measured)}"
             if why := problem(found, tolerance, name=name):
                 raise _Failed(why)
-        if any(m.elements for m in measured) and not launch.may_be_zero and all(m.zero for m in measured):
+        filled = [m for m in measured if m.elements]
+        if not filled and not launch.empty:
+            raise _Failed("no result has an element: there is nothing to check")
+        if filled and not (launch.may_be_zero or launch.empty) and all(m.zero for m in filled):
             raise _Failed("all results are zero")
 
 

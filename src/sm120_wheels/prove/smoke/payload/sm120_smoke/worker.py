@@ -146,6 +146,7 @@ class Worker:
             kernels=list(outcome.kernels),
             kernels_unknown=outcome.kernels_unknown,
             broken=outcome.broken,
+            empty=outcome.empty,
             peak_memory=peak,
             notes=list(dict.fromkeys(self._guard.notes)),
             seconds=time.perf_counter() - began,
