@@ -56,9 +56,31 @@ def redraw_bytes(seed: int, *filled: Any) -> None:
         raw.copy_(torch.randint(0, 256, raw.shape, generator=generator, device="cuda", dtype=torch.uint8))
 
 
-def rows_apart(dtype: str, rows: int, columns: int, padding: int) -> Any:
-    """A matrix whose rows lie ``padding`` elements apart: contiguous in its last dimension only."""
-    return torch.empty((rows, columns + padding), dtype=dtype_of(dtype), device="cuda")[:, :columns]
+MARK = 64.0
+"""Lies where an operator must neither read nor write: exact in every dtype, and far from every number that is drawn."""
+
+
+class Apart:
+    """A tensor whose rows lie ``padding`` elements apart: contiguous in its last dimension only.
+
+    ``redraw`` marks the ``padding`` (:func:`mark`), which is a result as well (:func:`marks`): an operator that takes
+    the rows for contiguous reads marks, or writes over them.
+    """
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], padding: int) -> None:
+        whole = torch.empty((*shape[:-1], shape[-1] + padding), dtype=dtype_of(dtype), device="cuda")
+        self.rows, self.padding = whole[..., : shape[-1]], whole[..., shape[-1] :]
+
+
+def mark(*untouched: Any) -> None:
+    """Fill what must stay as it is."""
+    for tensor in untouched:
+        tensor.fill_(MARK)
+
+
+def marks(*untouched: Any) -> list[Any]:
+    """What is to be found there after the launch."""
+    return [torch.full_like(tensor, MARK) for tensor in untouched]
 
 
 def integers(shape: tuple[int, ...], dtype: str = "int32") -> Any:

@@ -6,8 +6,19 @@ from typing import Any
 
 import pytest
 
-from sm120_smoke.case import Launch, Tolerance, case
-from sm120_smoke.draw import integers, redraw, redraw_distinct, redraw_integers, redraw_uniform, tensors
+from sm120_smoke.case import EXACT, Launch, Tolerance, case
+from sm120_smoke.draw import (
+    Apart,
+    integers,
+    mark,
+    marks,
+    redraw,
+    redraw_bytes,
+    redraw_distinct,
+    redraw_integers,
+    redraw_uniform,
+    tensors,
+)
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import dsv4 as references
 from sm120_smoke.tolerance import UNIT
@@ -23,40 +34,46 @@ def _angles(seed: int, frequencies: Any, positions: Any) -> None:
 
 
 @case("sgl_kernel::dsv4_fused_q_norm_rope")
-@pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(1, 1, 128), (37, 128, 192), (2051, 3, 192)])
+@pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(1, 1, 128), (37, 128, 192), (2051, 3, 192), (0, 3, 192)])
 @pytest.mark.parametrize("padding", [0, 64])
 def test_dsv4_fused_q_norm_rope(tokens: int, heads: int, head_dim: int, padding: int) -> Launch:
-    (whole,) = tensors("bfloat16", (tokens, heads * head_dim + padding))
-    query = whole[:, : heads * head_dim].unflatten(-1, (heads, head_dim))
-    (out,) = tensors("bfloat16", (tokens, heads, head_dim))
+    given, result = (Apart("bfloat16", (tokens, heads * head_dim), each) for each in (padding, padding * 2))
+    query, out = (each.rows.unflatten(-1, (heads, head_dim)) for each in (given, result))
+    aside = (given.padding, result.padding) if padding else ()
     (frequencies,) = tensors("float32", (POSITIONS, 64))
     positions = integers((tokens,))
 
     def run() -> object:
         torch.ops.sgl_kernel.dsv4_fused_q_norm_rope.default(query, out, frequencies, positions, EPS)
-        return out
+        return out, *aside
 
     def fill(seed: int) -> None:
-        redraw(seed, whole)
+        redraw(seed, query)
+        mark(*aside)
         _angles(seed, frequencies, positions)
 
+    turned = Tolerance(
+        relative=UNIT["bfloat16"] + 32 * UNIT["float32"],
+        absolute=16 * UNIT["float32"],
+        share=FLIPS,
+        source="rounded to bfloat16 after the norm and again after the rotation; float32 in between",
+    )
     return Launch(
         run=run,
-        reference=lambda: references.query(query, frequencies, positions, EPS),
+        reference=lambda: (references.query(query, frequencies, positions, EPS), *marks(*aside)),
         redraw=fill,
-        tolerance=Tolerance(
-            relative=UNIT["bfloat16"] + 32 * UNIT["float32"],
-            absolute=16 * UNIT["float32"],
-            share=FLIPS,
-            source="rounded to bfloat16 after the norm and again after the rotation; float32 in between",
-        ),
+        tolerance=(turned, *[EXACT] * len(aside)),
+        empty=tokens == 0,
     )
 
 
 @case("sgl_kernel::dsv4_fused_k_norm_rope_flashmla")
-@pytest.mark.parametrize(("tokens", "page"), [(1, 1), (37, 64), (513, 16), (65, 256)])
-def test_dsv4_fused_k_norm_rope_flashmla(tokens: int, page: int) -> Launch:
-    latent, weight = tensors("bfloat16", (tokens, 512), (512,))
+@pytest.mark.parametrize(
+    ("tokens", "page", "padding"), [(1, 1, 0), (37, 64, 0), (513, 16, 0), (65, 256, 0), (37, 64, 64)]
+)
+def test_dsv4_fused_k_norm_rope_flashmla(tokens: int, page: int, padding: int) -> Launch:
+    whole, (weight,) = Apart("bfloat16", (tokens, 512), padding), tensors("bfloat16", (512,))
+    latent = whole.rows
     (frequencies,) = tensors("float32", (POSITIONS, 64))
     positions, slots = integers((tokens,)), integers((tokens,))
     pages = (tokens + page - 1) // page + 1
@@ -72,6 +89,7 @@ def test_dsv4_fused_k_norm_rope_flashmla(tokens: int, page: int) -> Launch:
 
     def fill(seed: int) -> None:
         redraw(seed, latent, weight)
+        mark(whole.padding)
         redraw_distinct(seed + 300, pages * page, slots)
         _angles(seed, frequencies, positions)
 
@@ -92,7 +110,7 @@ def test_dsv4_fused_k_norm_rope_flashmla(tokens: int, page: int) -> Launch:
 
 
 @case("sgl_kernel::dsv4_fused_q_indexer_rope_hadamard_quant")
-@pytest.mark.parametrize(("tokens", "heads"), [(1, 1), (37, 64), (2051, 5)])
+@pytest.mark.parametrize(("tokens", "heads"), [(1, 1), (37, 64), (2051, 5), (0, 5)])
 def test_dsv4_fused_q_indexer_rope_hadamard_quant(tokens: int, heads: int) -> Launch:
     query, weight = tensors("bfloat16", (tokens, heads, 128), (tokens, heads))
     (quantised,) = tensors("float8_e4m3fn", (tokens, heads, 128))
@@ -117,4 +135,24 @@ def test_dsv4_fused_q_indexer_rope_hadamard_quant(tokens: int, heads: int) -> La
             Tolerance(share=FLIPS, source="float32 sums of 128 terms in another order, then rounded to e4m3"),
             Tolerance(relative=64 * UNIT["float32"], source="the largest of such sums, three products"),
         ),
+        empty=tokens == 0,
     )
+
+
+@case("sgl_kernel::dsv4_fused_k_norm_rope_flashmla")
+def test_dsv4_fused_k_norm_rope_flashmla_of_no_token() -> Launch:
+    latent, weight = tensors("bfloat16", (0, 512), (512,))
+    (frequencies,), positions, slots = tensors("float32", (POSITIONS, 64)), integers((0,)), integers((0,))
+    cache = torch.zeros((2, 576 * 66), dtype=torch.uint8, device="cuda")
+
+    def run() -> object:
+        torch.ops.sgl_kernel.dsv4_fused_k_norm_rope_flashmla.default(
+            latent, weight, frequencies, positions, slots, cache, EPS, 64
+        )
+        return cache
+
+    def fill(seed: int) -> None:
+        redraw(seed, weight, frequencies)
+        redraw_bytes(seed, cache)
+
+    return Launch(run=run, reference=lambda: cache.clone(), redraw=fill, tolerance=EXACT, empty=True)

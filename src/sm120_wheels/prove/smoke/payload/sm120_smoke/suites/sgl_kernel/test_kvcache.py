@@ -270,6 +270,8 @@ def test_transfer_kv_all_layer_lf_ph(tokens: int, item: int) -> Launch:
     return move.launch(operator, expected)
 
 
+#: Whether it is a latent cache, and how many pages are moved.
+DIRECT = [(False, 5), (True, 5), (False, 0)]
 READ_ON_HOST = "the operator copies the indices to the host and makes one copy of each run of them"
 
 
@@ -288,7 +290,7 @@ class _Pages:
 
 
 @case("sgl_kernel::transfer_kv_direct")
-@pytest.mark.parametrize("pages", [1, 7])
+@pytest.mark.parametrize("pages", [1, 7, 0])
 def test_transfer_kv_direct(pages: int) -> Launch:
     sources = [_pool(SOURCES, 192) for _ in range(LAYERS)]
     targets = [_pool(TARGETS, 192) for _ in range(LAYERS)]
@@ -310,7 +312,7 @@ def test_transfer_kv_direct(pages: int) -> Launch:
             target[chosen.indices[1]] = source[chosen.indices[0]]
         return done
 
-    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT, no_graph=READ_ON_HOST)
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT, no_graph=READ_ON_HOST, empty=pages == 0)
 
 
 def _on_a_stream(operator: Any) -> None:
@@ -323,13 +325,13 @@ def _on_a_stream(operator: Any) -> None:
 
 
 @case("sgl_kernel::transfer_kv_per_layer_direct_pf_lf")
-@pytest.mark.parametrize("latent", [False, True])
-def test_transfer_kv_per_layer_direct_pf_lf(latent: bool) -> Launch:
+@pytest.mark.parametrize(("latent", "pages"), DIRECT)
+def test_transfer_kv_per_layer_direct_pf_lf(latent: bool, pages: int) -> Launch:
     count = 1 if latent else 2
     shape = (SOURCES // PAGE, LAYERS, PAGE, 192)
     sources, drawn = [_pool(*shape, host=True) for _ in range(count)], [_pool(*shape) for _ in range(count)]
     targets = [_pool(TARGETS, 192) for _ in range(count)]
-    chosen = _Pages(5)
+    chosen = _Pages(pages)
 
     def run() -> object:
         for target in targets:
@@ -353,16 +355,16 @@ def test_transfer_kv_per_layer_direct_pf_lf(latent: bool) -> Launch:
             target[chosen.indices[1]] = source[chosen.pages[0], 1].flatten(0, 1)
         return done
 
-    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT, no_graph=READ_ON_HOST)
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT, no_graph=READ_ON_HOST, empty=pages == 0)
 
 
 @case("sgl_kernel::transfer_kv_all_layer_direct_lf_pf")
-@pytest.mark.parametrize("latent", [False, True])
-def test_transfer_kv_all_layer_direct_lf_pf(latent: bool) -> Launch:
+@pytest.mark.parametrize(("latent", "pages"), DIRECT)
+def test_transfer_kv_all_layer_direct_lf_pf(latent: bool, pages: int) -> Launch:
     count = 1 if latent else 2
     sources = [_pool(SOURCES, 192) for _ in range(count * LAYERS)]
     targets = [_pool(TARGETS // PAGE, LAYERS, PAGE, 192, host=True) for _ in range(count)]
-    chosen = _Pages(5)
+    chosen = _Pages(pages)
 
     def run() -> object:
         for target in targets:
@@ -389,4 +391,4 @@ def test_transfer_kv_all_layer_direct_lf_pf(latent: bool) -> Launch:
             done.append(moved)
         return done
 
-    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT, no_graph=READ_ON_HOST)
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT, no_graph=READ_ON_HOST, empty=pages == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sm120_smoke.case import EXACT, Launch, case
-from sm120_smoke.draw import integers, redraw_bytes, redraw_integers, tensors
+from sm120_smoke.draw import Apart, integers, mark, marks, redraw, redraw_bytes, redraw_integers, tensors
 from sm120_smoke.lazy import torch
 
 
@@ -51,6 +51,68 @@ def test_weak_ref_tensor(dtype: str, shape: tuple[int, ...]) -> Launch:
         redraw=lambda seed: redraw_bytes(seed, x),
         tolerance=EXACT,
     )
+
+
+@case("sgl_kernel::weak_ref_tensor")
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_weak_ref_tensor_of_rows_apart(dtype: str) -> Launch:
+    x, (out,) = Apart(dtype, (17, 33), 31), tensors(dtype, (17, 33))
+
+    def run() -> object:
+        view = torch.ops.sgl_kernel.weak_ref_tensor.default(x.rows)
+        if (view.data_ptr(), view.stride()) != (x.rows.data_ptr(), x.rows.stride()):
+            raise AssertionError("the weak reference does not lie in memory as the tensor does")
+        out.copy_(view)
+        return out
+
+    def fill(seed: int) -> None:
+        redraw(seed, x.rows, scale=16.0)
+        mark(x.padding)
+
+    return Launch(run=run, reference=lambda: x.rows.clone(), redraw=fill, tolerance=EXACT)
+
+
+@case("sgl_kernel::concat_mla_k")
+@pytest.mark.parametrize("tokens", [3, 257])
+def test_concat_mla_k_apart(tokens: int) -> Launch:
+    """Heads and tokens that lie apart in all three tensors."""
+    key, nope = Apart("bfloat16", (tokens, 128, 192), 64), Apart("bfloat16", (tokens, 128, 128), 192)
+    rope = Apart("bfloat16", (tokens, 1, 64), 64)
+    aside = (key.padding, nope.padding, rope.padding)
+
+    def run() -> object:
+        torch.ops.sgl_kernel.concat_mla_k.default(key.rows, nope.rows, rope.rows)
+        return key.rows, *aside
+
+    def fill(seed: int) -> None:
+        redraw(seed, nope.rows, rope.rows)
+        mark(*aside)
+
+    def reference() -> object:
+        return torch.cat((nope.rows, rope.rows.expand(-1, 128, -1)), dim=-1), *marks(*aside)
+
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT)
+
+
+@case("sgl_kernel::concat_mla_absorb_q")
+@pytest.mark.parametrize(("tokens", "heads"), [(3, 128), (257, 16)])
+def test_concat_mla_absorb_q_apart(tokens: int, heads: int) -> Launch:
+    latent, rope = Apart("bfloat16", (tokens, heads, 512), 64), Apart("bfloat16", (tokens, heads, 64), 128)
+    out = Apart("bfloat16", (tokens, heads, 576), 64)
+    aside = (latent.padding, rope.padding, out.padding)
+
+    def run() -> object:
+        torch.ops.sgl_kernel.concat_mla_absorb_q.default(latent.rows, rope.rows, out.rows)
+        return out.rows, *aside
+
+    def fill(seed: int) -> None:
+        redraw(seed, latent.rows, rope.rows)
+        mark(*aside)
+
+    def reference() -> object:
+        return torch.cat((latent.rows, rope.rows), dim=-1), *marks(*aside)
+
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=EXACT)
 
 
 @case("sgl_kernel::concat_mla_k")

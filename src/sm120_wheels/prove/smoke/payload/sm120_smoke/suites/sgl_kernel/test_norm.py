@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sm120_smoke.case import Launch, Needs, case
-from sm120_smoke.draw import redraw, rows_apart, tensors
+from sm120_smoke.case import EXACT, Launch, Needs, case
+from sm120_smoke.draw import Apart, mark, marks, redraw, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import norm as references
 from sm120_smoke.tolerance import rounding
@@ -17,37 +17,52 @@ SHAPES = [(1, 128), (17, 4096), (3, 1537), (4099, 1536)]
 
 
 def _norm(operator: str, dtype: str, rows: int, hidden: int, *, padding: int = 0, pdl: bool, offset: float) -> Launch:
-    x, out = rows_apart(dtype, rows, hidden, padding), rows_apart(dtype, rows, hidden, padding * 2)
+    x, out = Apart(dtype, (rows, hidden), padding), Apart(dtype, (rows, hidden), padding * 2)
+    aside = (x.padding, out.padding) if padding else ()
     (weight,) = tensors(dtype, (hidden,))
     launch = getattr(torch.ops.sgl_kernel, operator).default
 
     def run() -> object:
-        launch(out, x, weight, EPS, pdl)
-        return out
+        launch(out.rows, x.rows, weight, EPS, pdl)
+        return out.rows, *aside
+
+    def fill(seed: int) -> None:
+        redraw(seed, x.rows, weight)
+        mark(*aside)
 
     return Launch(
         run=run,
-        reference=lambda: references.rmsnorm(x, weight, EPS, offset=offset),
-        redraw=lambda seed: redraw(seed, x, weight),
-        tolerance=rounding(dtype, float32_steps=32, scale=4, source=SOURCE),
+        reference=lambda: (references.rmsnorm(x.rows, weight, EPS, offset=offset), *marks(*aside)),
+        redraw=fill,
+        tolerance=(rounding(dtype, float32_steps=32, scale=4, source=SOURCE), *[EXACT] * len(aside)),
     )
 
 
-def _fused(operator: str, dtype: str, rows: int, hidden: int, *, pdl: bool, offset: float) -> Launch:
-    x, residual, weight = tensors(dtype, (rows, hidden), (rows, hidden), (hidden,))
+def _fused(operator: str, dtype: str, rows: int, hidden: int, *, padding: int = 0, pdl: bool, offset: float) -> Launch:
+    x, residual = Apart(dtype, (rows, hidden), padding), Apart(dtype, (rows, hidden), padding * 2)
+    aside = (x.padding, residual.padding) if padding else ()
+    (weight,) = tensors(dtype, (hidden,))
     launch = getattr(torch.ops.sgl_kernel, operator).default
 
     def run() -> object:
-        launch(x, residual, weight, EPS, pdl)
-        return x, residual
+        launch(x.rows, residual.rows, weight, EPS, pdl)
+        return x.rows, residual.rows, *aside
+
+    def fill(seed: int) -> None:
+        redraw(seed, x.rows, residual.rows, weight)
+        mark(*aside)
+
+    def reference() -> object:
+        return *references.fused_add_rmsnorm(x.rows, residual.rows, weight, EPS, offset=offset), *marks(*aside)
 
     return Launch(
         run=run,
-        reference=lambda: references.fused_add_rmsnorm(x, residual, weight, EPS, offset=offset),
-        redraw=lambda seed: redraw(seed, x, residual, weight),
+        reference=reference,
+        redraw=fill,
         tolerance=(
             rounding(dtype, float32_steps=32, scale=4, source=SOURCE),
             rounding(dtype, float32_steps=1, source="one float32 sum, one rounding to the dtype"),
+            *[EXACT] * len(aside),
         ),
     )
 
@@ -63,6 +78,20 @@ def test_rmsnorm(dtype: str, rows: int, hidden: int) -> Launch:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rmsnorm_rows_apart(dtype: str) -> Launch:
     return _norm("rmsnorm", dtype, 33, 512, padding=64, pdl=False, offset=0.0)
+
+
+@case("sgl_kernel::gemma_rmsnorm")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gemma_rmsnorm_rows_apart(dtype: str) -> Launch:
+    return _norm("gemma_rmsnorm", dtype, 33, 512, padding=64, pdl=False, offset=1.0)
+
+
+@case("sgl_kernel::gemma_fused_add_rmsnorm")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("rows", "hidden", "padding"), [(33, 512, 64), (5, 1537, 3)])
+def test_gemma_fused_add_rmsnorm_rows_apart(dtype: str, rows: int, hidden: int, padding: int) -> Launch:
+    """The one without Gemma's offset is sgl-kernel's own, and takes contiguous rows only."""
+    return _fused("gemma_fused_add_rmsnorm", dtype, rows, hidden, padding=padding, pdl=False, offset=1.0)
 
 
 @case("sgl_kernel::rmsnorm", needs=PDL)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sm120_smoke.case import Launch, Tolerance, case
-from sm120_smoke.draw import integers, redraw, redraw_bytes, redraw_uniform, tensors
+from sm120_smoke.case import EXACT, Launch, Tolerance, case
+from sm120_smoke.draw import integers, mark, marks, redraw, redraw_bytes, redraw_uniform, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import quant as references
 from sm120_smoke.tolerance import UNIT, rounding
@@ -55,46 +55,64 @@ def _limits(target: str) -> tuple[float, float]:
     return references.LEAST[target], references.LARGEST[target]
 
 
-def _scale_buffers(rows: int, groups: int, layout: str) -> tuple[Any, Any]:
-    """The scales as the operator takes them, and a function that reads them as ``[rows, groups]``.
+def _scale_buffers(rows: int, groups: int, layout: str, apart: int) -> tuple[Any, Any, Any]:
+    """The scales as the operator takes them, a function that reads them as ``[rows, groups]``, and what lies between.
 
-    ``rows``: row by row. ``columns``: column by column, columns of rows rounded up to 4. ``powers``: the same of words
-    that hold four exponents each.
+    ``rows``: row by row. ``columns``: column by column, columns of rows rounded up to 4, and ``apart`` more.
+    ``powers``: the same of words that hold four exponents each.
     """
     if layout == "rows":
         scales = torch.zeros((rows, groups), dtype=torch.float32, device="cuda")
-        return scales, lambda: scales
-    aligned = (rows + 3) // 4 * 4
+        return scales, lambda: scales, scales[:, groups:]
+    aligned = (rows + 3) // 4 * 4 + apart
     if layout == "columns":
         base = torch.zeros((groups, aligned), dtype=torch.float32, device="cuda")
-        return base.t()[:rows], lambda: base.t()[:rows].contiguous()
+        return base.t()[:rows], lambda: base.t()[:rows].contiguous(), base[:, rows:]
     words = integers(((groups + 3) // 4, aligned))
-    return words.t()[:rows], lambda: words[:, :rows].t().contiguous().view(torch.uint8)[:, :groups].int()
+
+    def exponents() -> Any:
+        return words[:, :rows].t().contiguous().view(torch.uint8)[:, :groups].int()
+
+    return words.t()[:rows], exponents, words[:, rows:]
 
 
 def _group_quant(
-    operator: str, dtype: str, target: str, layout: str, shape: tuple[int, int], group: int, *, fused: bool = False
+    operator: str,
+    dtype: str,
+    target: str,
+    layout: str,
+    shape: tuple[int, int],
+    group: int,
+    *,
+    fused: bool = False,
+    apart: int = 0,
 ) -> Launch:
     rows, hidden = shape
     (x,) = tensors(dtype, (rows, hidden * 2 if fused else hidden))
     (out,) = tensors(target, (rows, hidden))
-    scales, read = _scale_buffers(rows, hidden // group, layout)
+    scales, read, between = _scale_buffers(rows, hidden // group, layout, apart)
+    aside = (between,) if apart else ()
     powers = layout == "powers"
     launch = getattr(torch.ops.sgl_kernel, operator).default
     more = (fused, None) if operator.endswith("_v2") else ()
 
     def run() -> object:
         launch(x, out, scales, group, EPS, *_limits(target), powers, *more)
-        return out.float(), read()
+        return out.float(), read(), *aside
 
     def reference() -> object:
-        return references.per_group(references.silu_and_mul(x) if fused else x, group, target, powers=powers)
+        wanted = references.per_group(references.silu_and_mul(x) if fused else x, group, target, powers=powers)
+        return *wanted, *marks(*aside)
+
+    def fill(seed: int) -> None:
+        redraw(seed, x)
+        mark(*aside)
 
     return Launch(
         run=run,
         reference=reference,
-        redraw=lambda seed: redraw(seed, x),
-        tolerance=(_codes(target, group), EXPONENTS if powers else SCALES),
+        redraw=fill,
+        tolerance=(_codes(target, group), EXPONENTS if powers else SCALES, *[EXACT] * len(aside)),
     )
 
 
@@ -132,6 +150,20 @@ def test_sgl_per_token_group_quant_8bit_v2_layouts(
 ) -> Launch:
     operator = "sgl_per_token_group_quant_8bit_v2"
     return _group_quant(operator, "bfloat16", "float8_e4m3fn", layout, (rows, hidden), group, fused=fused)
+
+
+@case("sgl_kernel::{operator}")
+@pytest.mark.parametrize(
+    ("operator", "layout"),
+    [
+        ("sgl_per_token_group_quant_8bit", "columns"),
+        ("sgl_per_token_group_quant_8bit_v2", "columns"),
+        ("sgl_per_token_group_quant_8bit_v2", "powers"),
+    ],
+)
+def test_scales_of_columns_apart(operator: str, layout: str) -> Launch:
+    """Values must be contiguous; columns of scales may lie further apart than they are long."""
+    return _group_quant(operator, "bfloat16", "float8_e4m3fn", layout, (33, 768), 128, apart=12)
 
 
 @case("sgl_kernel::sgl_per_token_group_quant_8bit_v2")

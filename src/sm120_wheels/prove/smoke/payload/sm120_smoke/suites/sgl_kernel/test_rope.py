@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sm120_smoke.case import Launch, Tolerance, case
-from sm120_smoke.draw import integers, redraw, redraw_integers, redraw_uniform, tensors
+from sm120_smoke.case import EXACT, Launch, Tolerance, case
+from sm120_smoke.draw import integers, mark, marks, redraw, redraw_integers, redraw_uniform, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import norm as references
 from sm120_smoke.tolerance import UNIT
@@ -49,6 +49,43 @@ def test_rotary_embedding(
             source="computed in the dtype: two products of at most 6 (a normal value) rounded, their sum rounded",
         ),
     )
+
+
+@case("sgl_kernel::rotary_embedding")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("neox", [True, False])
+@pytest.mark.parametrize("by_heads", [True, False])
+def test_rotary_embedding_of_a_fused_projection(dtype: str, neox: bool, by_heads: bool) -> Launch:
+    """Queries, keys and values side by side. ``by_heads``: three dimensions, and heads that lie apart as well."""
+    tokens, heads, kv_heads, size, padding = 37, 6, 2, 128, 64 if by_heads else 0
+    (whole,) = tensors(dtype, (tokens, heads + 2 * kv_heads, size + padding))
+    used, values = whole[:, : heads + kv_heads, :size], whole[:, heads + kv_heads :]
+    parts = used.split((heads, kv_heads), dim=1)
+    changed = parts if by_heads else tuple(part.flatten(1) for part in parts)
+    aside = (values, whole[:, : heads + kv_heads, size:]) if padding else (values,)
+    (cache,) = tensors(dtype, (POSITIONS, 64))
+    positions = integers((tokens,), "int64")
+
+    def run() -> object:
+        torch.ops.sgl_kernel.rotary_embedding.default(positions, *changed, size, cache, neox)
+        return *changed, *aside
+
+    def fill(seed: int) -> None:
+        redraw(seed, *changed)
+        mark(*aside)
+        redraw_uniform(seed + 100, -1.0, 1.0, cache)
+        redraw_integers(seed, 0, POSITIONS, positions)
+
+    def reference() -> object:
+        turned = [references.rotary_embedding(positions, x, size, cache, neox=neox) for x in changed]
+        return *turned, *marks(*aside)
+
+    rounded = Tolerance(
+        relative=UNIT[dtype],
+        absolute=2 * UNIT[dtype] * 6,
+        source="computed in the dtype: two products of at most 6 (a normal value) rounded, their sum rounded",
+    )
+    return Launch(run=run, reference=reference, redraw=fill, tolerance=(rounded, rounded, *[EXACT] * len(aside)))
 
 
 @case("sgl_kernel::fused_qk_norm_rope")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sm120_smoke.case import EXACT, Launch, case
-from sm120_smoke.draw import integers, redraw_integers, redraw_ranks, tensors
+from sm120_smoke.draw import Apart, integers, mark, redraw_integers, redraw_ranks
 from sm120_smoke.lazy import torch
 
 TOPK = 2048
@@ -16,8 +16,8 @@ SHAPES = [(1, 2049), (3, 5003), (65, 4096), (17, 20000)]
 
 
 def _lengths(rows: int, length: int) -> Any:
-    """The full length, half of it, and one of a few keys."""
-    return torch.tensor([(length, length // 2, 5)[i % 3] for i in range(rows)], dtype=torch.int32, device="cuda")
+    """The full length, half of it, one of a few keys, and none."""
+    return torch.tensor([(length, length // 2, 5, 0)[i % 4] for i in range(rows)], dtype=torch.int32, device="cuda")
 
 
 def _best(score: Any, starts: Any, lengths: Any) -> Any:
@@ -43,17 +43,19 @@ def _ordered(indices: Any) -> Any:
     return indices.long().sort(dim=-1).values
 
 
-def _drawn(rows: int, length: int, parts: bool) -> tuple[Any, Any, Any]:
-    (score,) = tensors("float32", (rows, length + (7 if parts else 0)))
+def _drawn(rows: int, length: int, parts: bool, *, apart: bool) -> tuple[Any, Any, Any]:
+    """``apart``: rows of a wider tensor; between them lie scores that are better than all others."""
+    whole = Apart("float32", (rows, length + (7 if parts else 0)), 9 if apart else 0)
+    mark(whole.padding)
     starts = integers((rows,)) if parts else None
-    return score, starts, _lengths(rows, length)
+    return whole.rows, starts, _lengths(rows, length)
 
 
 @case("sgl_kernel::fast_topk")
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize(("rows", "length"), SHAPES)
 def test_fast_topk(rows: int, length: int, parts: bool) -> Launch:
-    score, starts, lengths = _drawn(rows, length, parts)
+    score, starts, lengths = _drawn(rows, length, parts, apart=parts)
     out = integers((rows, TOPK))
 
     def run() -> object:
@@ -73,12 +75,13 @@ def test_fast_topk(rows: int, length: int, parts: bool) -> Launch:
 @pytest.mark.parametrize(("rows", "length"), SHAPES)
 def test_fast_topk_transform_fused(rows: int, length: int, form: str) -> Launch:
     """``decode``: a page table for each row. ``verify``: rows share tables. ``extend``: so, and parts of a row."""
-    score, starts, lengths = _drawn(rows, length, form == "extend")
+    apart = form != "verify"
+    score, starts, lengths = _drawn(rows, length, form == "extend", apart=apart)
     batch = rows if form == "decode" else max(1, rows // 3)
     bounds = [i * rows // batch for i in range(batch + 1)]
     cumulative = torch.tensor(bounds, dtype=torch.int32, device="cuda")
     owner = torch.repeat_interleave(torch.arange(batch, device="cuda"), cumulative.diff().long())
-    table, out = integers((batch, score.shape[1])), integers((rows, TOPK))
+    table, out = Apart("int32", (batch, score.shape[1]), 5 if apart else 0).rows, integers((rows, TOPK))
 
     def run() -> object:
         torch.ops.sgl_kernel.fast_topk_transform_fused.default(score, lengths, out, table, cumulative, starts)
@@ -102,7 +105,7 @@ def test_fast_topk_transform_fused(rows: int, length: int, form: str) -> Launch:
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize(("rows", "length"), SHAPES)
 def test_fast_topk_transform_ragged_fused(rows: int, length: int, parts: bool) -> Launch:
-    score, starts, lengths = _drawn(rows, length, parts)
+    score, starts, lengths = _drawn(rows, length, parts, apart=parts)
     offsets, out = integers((rows,)), integers((rows, TOPK))
 
     def run() -> object:
