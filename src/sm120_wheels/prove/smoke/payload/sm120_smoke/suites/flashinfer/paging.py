@@ -20,7 +20,8 @@ class Paged:
         self.indices, self.indptr, self.last_page_len = _int32(order.tolist()), _int32(starts), _int32(last)
         self.batch_indices = _int32([i for i, length in enumerate(lengths) for _ in range(length)])
         self.positions = _int32([p for length in lengths for p in range(length)])
-        page = torch.tensor([starts[i] for i, n in enumerate(lengths) for _ in range(n)]) + self._page_of_position()
+        firsts = [starts[i] for i, n in enumerate(lengths) for _ in range(n)]
+        page = torch.tensor(firsts, dtype=torch.int64) + self._page_of_position()
         self._page = order[page].cuda()
         self._slot = self.positions.long() % page_size
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sm120_smoke.case import Launch, Tolerance, case
+from sm120_smoke.case import EXACT, Launch, Tolerance, case
 from sm120_smoke.draw import redraw, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import flashinfer_math as math
@@ -97,4 +97,23 @@ def test_merge_states(dtype: str, tokens: int, states: int, heads: int, dim: int
         reference=reference,
         redraw=lambda seed: redraw(seed, v, s),
         tolerance=_tolerances(dtype),
+    )
+
+
+@case("flashinfer.cascade::merge_states")
+def test_merge_states_of_no_state() -> Launch:
+    """Fewer states than tokens: the kernel that has a branch for none."""
+    import flashinfer
+
+    (v,), (s,) = tensors("bfloat16", (5, 0, 3, 128)), tensors("float32", (5, 0, 3))
+
+    def reference() -> list[Any]:
+        return [v.new_zeros(5, 3, 128), s.new_full((5, 3), float("-inf"))]
+
+    return Launch(
+        run=lambda: flashinfer.merge_states(v, s),
+        reference=reference,
+        redraw=lambda seed: None,
+        tolerance=EXACT,
+        empty=True,
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sm120_smoke.case import Launch, Tolerance, case
-from sm120_smoke.draw import dtype_of, redraw, tensors
+from sm120_smoke.case import EXACT, Launch, Tolerance, case
+from sm120_smoke.draw import Apart, dtype_of, mark, marks, redraw, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references import flashinfer_math as math
 from sm120_smoke.tolerance import UNIT, rounding
@@ -19,6 +19,13 @@ _SOURCE = "one rounding to dtype; float32 tree sum, rsqrt, two products"
 #: Both sides round to the same 8-bit format; a float32 difference just beside a tie goes to the neighbour: one step of
 #: the format, which is twice the error of a rounding.
 _FP8_SOURCE = "float32 noise beside a tie rounds to the neighbour: one step of the format, on few elements"
+
+
+_BLOCK_OF_FP8 = Tolerance(
+    relative=1.5 * UNIT["float8_e4m3fn"],
+    absolute=2.0**-9,
+    source="one rounding to e4m3 after one to dtype; below its normal numbers half a step of 2**-9 times the scale",
+)
 
 
 def _norm() -> Any:
@@ -150,17 +157,12 @@ def test_fused_add_rmsnorm_fp8_block_quant(dtype: str, rows: int, hidden: int) -
         wanted = math.rmsnorm(total, weight, EPS)
         return [wanted.float(), wanted.to(x.dtype), total.to(x.dtype)]
 
-    eight_bits = Tolerance(
-        relative=1.5 * UNIT["float8_e4m3fn"],
-        absolute=2.0**-9,
-        source="one rounding to e4m3 after one to dtype; below its normal numbers half a step of 2**-9 times the scale",
-    )
     half = rounding(dtype, roundings=2, float32_steps=32, source=_SOURCE)
     return Launch(
         run=run,
         reference=reference,
         redraw=lambda seed: redraw(seed, x, first_residual, weight),
-        tolerance=[eight_bits, half, half],
+        tolerance=[_BLOCK_OF_FP8, half, half],
     )
 
 
@@ -197,4 +199,120 @@ def test_layernorm_quant(quantised: str, rows: int, hidden: int) -> Launch:
         reference=lambda: math.to_fp8(math.layernorm(x, gamma, beta, EPS) / scale.double(), out.dtype),
         redraw=lambda seed: redraw(seed, x, gamma, beta),
         tolerance=_fp8_tolerance(quantised),
+    )
+
+
+def _apart(
+    tested: tuple[Apart, ...], run: Any, wanted: Any, drawn: tuple[Any, ...], tolerance: list[Tolerance]
+) -> Launch:
+    """``run`` and ``wanted`` give the results; the marks between the rows of all ``tested`` tensors are results too."""
+    aside = [each.padding for each in tested]
+
+    def fill(seed: int) -> None:
+        redraw(seed, *drawn)
+        mark(*aside)
+
+    return Launch(
+        run=lambda: [*run(), *aside],
+        reference=lambda: [*wanted(), *marks(*aside)],
+        redraw=fill,
+        tolerance=[*tolerance, *[EXACT] * len(aside)],
+    )
+
+
+@case("flashinfer.norm::{name}")
+@pytest.mark.parametrize(
+    ("name", "shape"), [("rmsnorm", (33, 512)), ("gemma_rmsnorm", (33, 512)), ("rmsnorm", (17, 5, 128))]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rmsnorm_rows_apart(name: str, shape: tuple[int, ...], dtype: str) -> Launch:
+    norm, (weight,) = _norm(), tensors(dtype, shape[-1:])
+    x, out = Apart(dtype, shape, 64), Apart(dtype, shape, 128)
+    bias = 1.0 if name.startswith("gemma") else 0.0
+    return _apart(
+        (x, out),
+        lambda: [getattr(norm, name)(x.rows, weight, EPS, out=out.rows)],
+        lambda: [math.rmsnorm(x.rows, weight, EPS, bias=bias).to(weight.dtype)],
+        (x.rows, weight),
+        [rounding(dtype, roundings=2, float32_steps=32, source=_SOURCE)],
+    )
+
+
+@case("flashinfer.norm::{name}")
+@pytest.mark.parametrize("name", ["fused_add_rmsnorm", "gemma_fused_add_rmsnorm"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fused_add_rmsnorm_rows_apart(name: str, dtype: str) -> Launch:
+    norm, (weight,) = _norm(), tensors(dtype, (512,))
+    x, residual = Apart(dtype, (33, 512), 64), Apart(dtype, (33, 512), 128)
+    bias = 1.0 if name.startswith("gemma") else 0.0
+
+    def run() -> list[Any]:
+        getattr(norm, name)(x.rows, residual.rows, weight, EPS)
+        return [x.rows, residual.rows]
+
+    def wanted() -> list[Any]:
+        total = x.rows.double() + residual.rows.double()
+        return [math.rmsnorm(total, weight, EPS, bias=bias).to(weight.dtype), total.to(weight.dtype)]
+
+    both = [rounding(dtype, roundings=2, float32_steps=32, source=_SOURCE)] * 2
+    return _apart((x, residual), run, wanted, (x.rows, residual.rows, weight), both)
+
+
+@case("flashinfer.norm::{name}")
+@pytest.mark.parametrize("name", ["rmsnorm_quant", "fused_add_rmsnorm_quant"])
+@pytest.mark.parametrize("quantised", ["float8_e4m3fn", "float8_e5m2"])
+def test_rmsnorm_quant_rows_apart(name: str, quantised: str) -> Launch:
+    norm, (weight,) = _norm(), tensors("bfloat16", (512,))
+    x, residual = Apart("bfloat16", (33, 512), 64), Apart("bfloat16", (33, 512), 128)
+    out, scale = Apart(quantised, (33, 512), 192), torch.full((1,), 0.25, device="cuda")
+    fused = name.startswith("fused")
+
+    def run() -> list[Any]:
+        if fused:
+            norm.fused_add_rmsnorm_quant(out.rows, x.rows, residual.rows, weight, scale, EPS)
+        else:
+            norm.rmsnorm_quant(out.rows, x.rows, weight, scale, EPS)
+        return [out.rows, residual.rows]
+
+    def wanted() -> list[Any]:
+        total = x.rows.double() + residual.rows.double()
+        normed = math.rmsnorm(total if fused else x.rows.double(), weight, EPS) / scale.double()
+        return [math.to_fp8(normed, out.rows.dtype), total.to(weight.dtype) if fused else residual.rows.clone()]
+
+    both = [_fp8_tolerance(quantised), rounding("bfloat16", roundings=2, source="one rounding to dtype")]
+    return _apart((x, residual, out), run, wanted, (x.rows, residual.rows, weight), both)
+
+
+@case("flashinfer.norm::fused_add_rmsnorm_fp8_block_quant")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fused_add_rmsnorm_fp8_block_quant_rows_apart(dtype: str) -> Launch:
+    norm, rows, hidden = _norm(), 33, 512
+    x, residual, normed = (Apart(dtype, (rows, hidden), padding) for padding in (64, 128, 192))
+    out, (weight,) = Apart("float8_e4m3fn", (rows, hidden), 256), tensors(dtype, (hidden,))
+    scales = torch.empty((hidden // 128, (rows + 3) // 4 * 4), device="cuda")
+
+    def run() -> list[Any]:
+        norm.fused_add_rmsnorm_fp8_block_quant(out.rows, scales, normed.rows, x.rows, residual.rows, weight, EPS)
+        each = scales.transpose(0, 1)[:rows].repeat_interleave(128, dim=1)
+        return [out.rows.float() * each, normed.rows, residual.rows]
+
+    def wanted() -> list[Any]:
+        total = x.rows.double() + residual.rows.double()
+        result = math.rmsnorm(total, weight, EPS)
+        return [result.float(), result.to(weight.dtype), total.to(weight.dtype)]
+
+    half = rounding(dtype, roundings=2, float32_steps=32, source=_SOURCE)
+    return _apart((x, residual, normed, out), run, wanted, (x.rows, residual.rows, weight), [_BLOCK_OF_FP8, half, half])
+
+
+@case("flashinfer.norm::layernorm")
+def test_layernorm_rows_apart() -> Launch:
+    norm, x = _norm(), Apart("bfloat16", (33, 1024), 64)
+    gamma, beta = tensors("float32", (1024,), (1024,))
+    return _apart(
+        (x,),
+        lambda: [norm.layernorm(x.rows, gamma, beta, EPS)],
+        lambda: [math.layernorm(x.rows, gamma, beta, EPS).to(x.rows.dtype)],
+        (x.rows, gamma, beta),
+        [rounding("bfloat16", roundings=2, float32_steps=64, scale=4.0, source=_SOURCE)],
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sm120_smoke.case import EXACT, Launch, Tolerance, case
-from sm120_smoke.draw import dtype_of, redraw, redraw_bytes, redraw_distinct, tensors
+from sm120_smoke.draw import Apart, dtype_of, mark, marks, redraw, redraw_bytes, redraw_distinct, tensors
 from sm120_smoke.lazy import torch
 from sm120_smoke.references.flashinfer_math import nvfp4_blocks, to_fp8
 from sm120_smoke.suites.flashinfer.paging import Paged
@@ -19,20 +19,28 @@ _BESIDE_A_TIE = Tolerance(
     share=0.001,
     source="bytes: one float32 division that is not rounded to nearest (-use_fast_math), 2**-22; rarely beside a tie",
 )
-BATCHES = [((1,), 1), ((45, 8, 25, 22), 16), ((1, 130, 7), 5)]
+#: Tokens of each request, the size of a page, and how far apart the rows that are appended lie.
+BATCHES = [((1,), 1, 0), ((45, 8, 25, 22), 16, 0), ((1, 130, 7), 5, 0), ((45, 0, 25), 16, 64)]
+NO_TOKEN = ((0, 0), 16, 0)
 
 
 @case("flashinfer.page::append_paged_kv_cache")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize(("lengths", "page_size"), BATCHES)
-def test_append_paged_kv_cache(dtype: str, layout: str, lengths: tuple[int, ...], page_size: int) -> Launch:
+@pytest.mark.parametrize(("lengths", "page_size", "padding"), BATCHES)
+def test_append_paged_kv_cache(
+    dtype: str, layout: str, lengths: tuple[int, ...], page_size: int, padding: int
+) -> Launch:
+    """Where rows lie apart, so do keys and values in one cache."""
     import flashinfer
 
     paged, heads, dim = Paged(lengths, page_size), 3, 128
     inner = (page_size, heads) if layout == "NHD" else (heads, page_size)
     k_cache, v_cache, first_k, first_v = tensors(dtype, *[(paged.pages, *inner, dim)] * 4)
-    k, v = tensors(dtype, *[(paged.tokens, heads, dim)] * 2)
+    if padding:
+        k_cache, v_cache = tensors(dtype, (paged.pages, 2, *inner, dim))[0].unbind(1)
+    wide_k, wide_v = (Apart(dtype, (paged.tokens, heads, dim), each) for each in (padding, padding * 2))
+    k, v = wide_k.rows, wide_v.rows
 
     def run() -> list[Any]:
         k_cache.copy_(first_k)
@@ -53,21 +61,34 @@ def test_append_paged_kv_cache(dtype: str, layout: str, lengths: tuple[int, ...]
     return Launch(
         run=run,
         reference=lambda: [paged.put(first_k, k, layout=layout), paged.put(first_v, v, layout=layout)],
-        redraw=lambda seed: redraw(seed, k, v, first_k, first_v),
+        redraw=lambda seed: _redraw_apart(seed, (wide_k, wide_v), first_k, first_v),
         tolerance=EXACT,
     )
 
 
+def _redraw_apart(seed: int, given: tuple[Apart, ...], *more: Any) -> None:
+    redraw(seed, *(each.rows for each in given), *more)
+    mark(*(each.padding for each in given))
+
+
 @case("flashinfer.page::append_paged_mla_kv_cache")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("lengths", "page_size"), BATCHES)
-def test_append_paged_mla_kv_cache(dtype: str, lengths: tuple[int, ...], page_size: int) -> Launch:
+@pytest.mark.parametrize(("lengths", "page_size", "padding"), BATCHES)
+def test_append_paged_mla_kv_cache(dtype: str, lengths: tuple[int, ...], page_size: int, padding: int) -> Launch:
+    """Where rows lie apart, so do the entries of both caches."""
     import flashinfer
 
     paged = Paged(lengths, page_size)
-    ckv_cache, first_ckv = tensors(dtype, *[(paged.pages, page_size, 512)] * 2)
-    kpe_cache, first_kpe = tensors(dtype, *[(paged.pages, page_size, 64)] * 2)
-    ckv, kpe = tensors(dtype, (paged.tokens, 512), (paged.tokens, 64))
+    (first_ckv,), (first_kpe,) = (tensors(dtype, (paged.pages, page_size, size)) for size in (512, 64))
+    caches = [Apart(dtype, first.shape, padding) for first in (first_ckv, first_kpe)]
+    ckv_cache, kpe_cache = (each.rows for each in caches)
+    aside = [each.padding for each in caches] if padding else []
+    wide_ckv, wide_kpe = Apart(dtype, (paged.tokens, 512), padding), Apart(dtype, (paged.tokens, 64), padding * 2)
+    ckv, kpe = wide_ckv.rows, wide_kpe.rows
+
+    def draw(seed: int) -> None:
+        _redraw_apart(seed, (wide_ckv, wide_kpe), first_ckv, first_kpe)
+        mark(*aside)
 
     def run() -> list[Any]:
         ckv_cache.copy_(first_ckv)
@@ -83,12 +104,12 @@ def test_append_paged_mla_kv_cache(dtype: str, lengths: tuple[int, ...], page_si
             paged.indptr,
             paged.last_page_len,
         )
-        return [ckv_cache, kpe_cache]
+        return [ckv_cache, kpe_cache, *aside]
 
     return Launch(
         run=run,
-        reference=lambda: [paged.put(first_ckv, ckv), paged.put(first_kpe, kpe)],
-        redraw=lambda seed: redraw(seed, ckv, kpe, first_ckv, first_kpe),
+        reference=lambda: [paged.put(first_ckv, ckv), paged.put(first_kpe, kpe), *marks(*aside)],
+        redraw=draw,
         tolerance=EXACT,
     )
 
@@ -121,13 +142,16 @@ class _Quantised:
 @case("flashinfer.page::nvfp4_quantize_append_paged_kv_cache")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("layout", "dim"), [("NHD", 128), ("HND", 128), ("NHD", 64), ("HND", 256)])
-@pytest.mark.parametrize(("lengths", "page_size"), BATCHES)
-def test_nvfp4_append(dtype: str, layout: str, dim: int, lengths: tuple[int, ...], page_size: int) -> Launch:
+@pytest.mark.parametrize(("lengths", "page_size", "padding"), BATCHES)
+def test_nvfp4_append(
+    dtype: str, layout: str, dim: int, lengths: tuple[int, ...], page_size: int, padding: int
+) -> Launch:
     import flashinfer
 
     paged, heads = Paged(lengths, page_size), 3
     quantised = _Quantised(paged, heads, dim, layout)
-    k, v = tensors(dtype, *[(paged.tokens, heads, dim)] * 2)
+    wide = [Apart(dtype, (paged.tokens, heads, dim), each) for each in (padding, padding * 2)]
+    k, v = (each.rows for each in wide)
 
     def run() -> list[Any]:
         codes, scales = quantised.begin()
@@ -150,22 +174,31 @@ def test_nvfp4_append(dtype: str, layout: str, dim: int, lengths: tuple[int, ...
     return Launch(
         run=run,
         reference=lambda: quantised.expected(lambda first, rows: paged.put(first, rows, layout=layout), k, v),
-        redraw=lambda seed: _redraw_appended(seed, quantised, k, v),
+        redraw=lambda seed: _redraw_appended(seed, quantised, *wide),
         tolerance=_BESIDE_A_TIE,
+        empty=paged.tokens == 0,
     )
+
+
+@case("flashinfer.page::nvfp4_quantize_append_paged_kv_cache")
+def test_nvfp4_append_of_no_token() -> Launch:
+    return test_nvfp4_append("bfloat16", "NHD", 128, *NO_TOKEN)
 
 
 @case("flashinfer.page::nvfp4_quantize_append_paged_kv_cache_with_slot_mapping")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("index", ["int32", "int64"])
-@pytest.mark.parametrize(("layout", "tokens"), [("NHD", 1), ("NHD", 45), ("HND", 130)])
-def test_nvfp4_append_by_slots(dtype: str, index: str, layout: str, tokens: int) -> Launch:
+@pytest.mark.parametrize(
+    ("layout", "tokens", "padding"), [("NHD", 1, 0), ("NHD", 45, 0), ("HND", 130, 0), ("NHD", 45, 64)]
+)
+def test_nvfp4_append_by_slots(dtype: str, index: str, layout: str, tokens: int, padding: int) -> Launch:
     """More rows than slots, and slots that are padding."""
     import flashinfer
 
     paged, heads, dim = Paged((160,), 16), 2, 128
     quantised = _Quantised(paged, heads, dim, layout)
-    k, v = tensors(dtype, *[(tokens + 3, heads, dim)] * 2)
+    wide = [Apart(dtype, (tokens + 3, heads, dim), each) for each in (padding, padding * 2)]
+    k, v = (each.rows for each in wide)
     slots = torch.empty(tokens, dtype=dtype_of(index), device="cuda")
     k_scale, v_scale = (torch.tensor([scale], device="cuda") for scale in (K_SCALE, V_SCALE))
 
@@ -183,29 +216,41 @@ def test_nvfp4_append_by_slots(dtype: str, index: str, layout: str, tokens: int)
         return copy
 
     def draw(seed: int) -> None:
-        _redraw_appended(seed, quantised, k, v)
+        _redraw_appended(seed, quantised, *wide)
         redraw_distinct(seed + 1, paged.pages * 16, slots)
         slots[1::5] = -1
 
-    return Launch(run=run, reference=lambda: quantised.expected(put, k, v), redraw=draw, tolerance=_BESIDE_A_TIE)
+    return Launch(
+        run=run,
+        reference=lambda: quantised.expected(put, k, v),
+        redraw=draw,
+        tolerance=_BESIDE_A_TIE,
+        empty=tokens == 0,
+    )
 
 
-def _redraw_appended(seed: int, quantised: _Quantised, k: Any, v: Any) -> None:
-    redraw(seed, k, v)
-    k[0, :, :32] = 0  # two blocks without a scale
+@case("flashinfer.page::nvfp4_quantize_append_paged_kv_cache_with_slot_mapping")
+def test_nvfp4_append_by_no_slot() -> Launch:
+    return test_nvfp4_append_by_slots("bfloat16", "int32", "NHD", 0, 0)
+
+
+def _redraw_appended(seed: int, quantised: _Quantised, k: Apart, v: Apart) -> None:
+    _redraw_apart(seed, (k, v))
+    k.rows[:1, :, :32] = 0  # two blocks without a scale
     redraw_bytes(seed, *quantised.first)
 
 
 @case("flashinfer.page::nvfp4_quantize_append_paged_mla_kv_cache")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("lengths", "page_size"), BATCHES)
-def test_nvfp4_append_mla(dtype: str, lengths: tuple[int, ...], page_size: int) -> Launch:
+@pytest.mark.parametrize(("lengths", "page_size", "padding"), BATCHES)
+def test_nvfp4_append_mla(dtype: str, lengths: tuple[int, ...], page_size: int, padding: int) -> Launch:
     import flashinfer
 
     paged = Paged(lengths, page_size)
     first = [torch.empty(paged.pages, page_size, n, dtype=torch.uint8, device="cuda") for n in (256, 32, 64)]
     caches = [torch.empty_like(each) for each in first]
-    ckv, kpe = tensors(dtype, (paged.tokens, 512), (paged.tokens, 64))
+    wide = [Apart(dtype, (paged.tokens, size), padding) for size in (512, 64)]
+    ckv, kpe = (each.rows for each in wide)
 
     def run() -> list[Any]:
         for cache, old in zip(caches, first, strict=True):
@@ -234,8 +279,13 @@ def test_nvfp4_append_mla(dtype: str, lengths: tuple[int, ...], page_size: int) 
         return [paged.put(old, new) for old, new in zip(first, rows, strict=True)]
 
     def draw(seed: int) -> None:
-        redraw(seed, ckv, kpe)
-        ckv[0, :32] = 0
+        _redraw_apart(seed, tuple(wide))
+        ckv[:1, :32] = 0
         redraw_bytes(seed, *first)
 
-    return Launch(run=run, reference=reference, redraw=draw, tolerance=EXACT)
+    return Launch(run=run, reference=reference, redraw=draw, tolerance=EXACT, empty=paged.tokens == 0)
+
+
+@case("flashinfer.page::nvfp4_quantize_append_paged_mla_kv_cache")
+def test_nvfp4_append_mla_of_no_token() -> Launch:
+    return test_nvfp4_append_mla("bfloat16", *NO_TOKEN)
