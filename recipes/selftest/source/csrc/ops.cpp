@@ -1,7 +1,8 @@
 // The operators torch.ops.sm120_selftest.*: checks of what was given, then the launch on torch's current stream.
 //
 // Every operator exists in every build. One whose feature has no machine code for the GPU at hand raises
-// NotImplementedError ("not on this target ...") before anything is launched.
+// NotImplementedError ("not on this target ...") before anything is launched. A result without an element is returned
+// without a launch: a grid of no block is an invalid configuration.
 
 #include <limits>
 
@@ -44,7 +45,6 @@ void require(const char* op, const char* name, const Tensor& t, const Tensor& li
       t.scalar_type() == type, "sm120_selftest::", op, ": ", name, " must be ", type, ", is ", t.scalar_type());
   TORCH_CHECK(t.dim() == rank, "sm120_selftest::", op, ": ", name, " must have ", rank, " dimensions, has ", t.dim());
   TORCH_CHECK(t.is_contiguous(), "sm120_selftest::", op, ": ", name, " must be contiguous");
-  TORCH_CHECK(t.numel() > 0, "sm120_selftest::", op, ": ", name, " must not be empty");
   TORCH_CHECK(
       reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0, "sm120_selftest::", op, ": ", name,
       " must begin at a multiple of 16 bytes");
@@ -79,6 +79,7 @@ Tensor rmsnorm(const Tensor& x, const Tensor& weight, double eps) {
   const int columns = columns_of("rmsnorm", x);
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty(x.sizes(), x.options());
+  if (out.numel() == 0) return out;
   check_launch(
       "rmsnorm", launch_rmsnorm(
                      type, x.const_data_ptr(), weight.const_data_ptr(), out.mutable_data_ptr(), x.size(0), columns,
@@ -94,6 +95,7 @@ Tensor silu_and_mul(const Tensor& x) {
   const int columns = columns_of("silu_and_mul", x) / 2;
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty({x.size(0), columns}, x.options());
+  if (out.numel() == 0) return out;
   check_launch(
       "silu_and_mul",
       launch_silu_and_mul(type, x.const_data_ptr(), out.mutable_data_ptr(), x.size(0), columns, stream_of(x)));
@@ -107,6 +109,7 @@ Tensor row_sum(const Tensor& x) {
   const int columns = columns_of("row_sum", x);
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+  if (out.numel() == 0) return out;
   check_launch(
       "row_sum",
       launch_row_sum(type, x.const_data_ptr(), out.mutable_data_ptr<float>(), x.size(0), columns, stream_of(x)));
@@ -118,6 +121,7 @@ Tensor grid_normalize(const Tensor& x) {
   require("grid_normalize", "x", x, x, at::kFloat, 1);
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty(x.sizes(), x.options());
+  if (out.numel() == 0) return out;
   Tensor partials = at::empty({kGridSyncMaxBlocks}, x.options());
   check_launch(
       "grid_normalize", launch_grid_normalize(
@@ -133,6 +137,7 @@ Tensor cluster_normalize(const Tensor& x) {
   const int columns = columns_of("cluster_normalize", x);
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty(x.sizes(), x.options());
+  if (out.numel() == 0) return out;
   check_launch(
       "cluster_normalize",
       launch_cluster_normalize(
@@ -151,6 +156,7 @@ Tensor tma_scale(const Tensor& x, double factor) {
 #if SELFTEST_HAS_TMA_BULK
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty(x.sizes(), x.options());
+  if (out.numel() == 0) return out;
   check_launch(
       "tma_scale",
       launch_tma_scale(
@@ -174,6 +180,7 @@ Tensor fp8_quantize(const Tensor& x) {
 #if SELFTEST_HAS_FP8_CONVERT
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty(x.sizes(), x.options().dtype(at::kByte));
+  if (out.numel() == 0) return out;
   check_launch(
       "fp8_quantize",
       launch_fp8_quantize(x.const_data_ptr<float>(), out.mutable_data_ptr<uint8_t>(), x.numel(), stream_of(x)));
@@ -189,6 +196,7 @@ Tensor fp4_quantize(const Tensor& x) {
 #if SELFTEST_HAS_FP4_CONVERT
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty({x.size(0), x.size(1) / 2}, x.options().dtype(at::kByte));
+  if (out.numel() == 0) return out;
   check_launch(
       "fp4_quantize",
       launch_fp4_quantize(x.const_data_ptr<float>(), out.mutable_data_ptr<uint8_t>(), x.numel(), stream_of(x)));
@@ -204,6 +212,7 @@ Tensor fp4_dequantize(const Tensor& x) {
 #if SELFTEST_HAS_FP4_CONVERT
   const c10::cuda::CUDAGuard guard(x.device());
   Tensor out = at::empty({x.size(0), x.size(1) * 2}, x.options().dtype(at::kHalf));
+  if (out.numel() == 0) return out;
   check_launch(
       "fp4_dequantize",
       launch_fp4_dequantize(x.const_data_ptr<uint8_t>(), out.mutable_data_ptr(), out.numel(), stream_of(x)));
@@ -235,6 +244,7 @@ Tensor block_scaled(
       k / per_scale, "], is ", b_scale.sizes());
   const c10::cuda::CUDAGuard guard(a.device());
   Tensor out = at::empty({m, n}, a.options().dtype(at::kFloat));
+  if (out.numel() == 0) return out;
   check_launch(
       op, launch(
               a.const_data_ptr<uint8_t>(), b.const_data_ptr<uint8_t>(), a_scale.const_data_ptr<uint8_t>(),

@@ -25,7 +25,7 @@ def _ops() -> Any:
 
 @case("sm120_selftest::rmsnorm")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (7, 4096), (128, 1000)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (7, 4096), (128, 1000), (0, 32)])
 def test_rmsnorm(dtype: str, rows: int, columns: int) -> Launch:
     x, weight = tensors(dtype, (rows, columns), (columns,))
 
@@ -38,12 +38,13 @@ def test_rmsnorm(dtype: str, rows: int, columns: int) -> Launch:
         reference=reference,
         redraw=lambda seed: redraw(seed, x, weight),
         tolerance=rounding(dtype, roundings=2, float32_steps=32, source="a tree sum, rsqrt (2 ulp), two products"),
+        empty=rows == 0,
     )
 
 
 @case("sm120_selftest::silu_and_mul")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (33, 2048), (128, 1001)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (33, 2048), (128, 1001), (0, 32)])
 def test_silu_and_mul(dtype: str, rows: int, columns: int) -> Launch:
     (x,) = tensors(dtype, (rows, 2 * columns))
 
@@ -56,12 +57,13 @@ def test_silu_and_mul(dtype: str, rows: int, columns: int) -> Launch:
         reference=reference,
         redraw=lambda seed: redraw(seed, x),
         tolerance=rounding(dtype, roundings=2, float32_steps=16, source="expf (2 ulp), a sum, a quotient, a product"),
+        empty=rows == 0,
     )
 
 
 @case("sm120_selftest::row_sum")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (7, 4096), (300, 1001)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (7, 4096), (300, 1001), (0, 32), (3, 0)])
 def test_row_sum(dtype: str, rows: int, columns: int) -> Launch:
     (x,) = tensors(dtype, (rows, columns))
     steps = columns / 256 + 10
@@ -71,6 +73,7 @@ def test_row_sum(dtype: str, rows: int, columns: int) -> Launch:
         reference=lambda: x.double().sum(1).float(),
         redraw=lambda seed: redraw(seed, x),
         tolerance=Tolerance(absolute=steps * UNIT["float32"] * columns, source=source),
+        empty=rows * columns == 0,
     )
 
 
@@ -85,7 +88,7 @@ _NORMALISED = rounding(
 
 
 @case("sm120_selftest::grid_normalize")
-@pytest.mark.parametrize("count", [1, 1000, 1_000_003])
+@pytest.mark.parametrize("count", [1, 1000, 1_000_003, 0])
 def test_grid_normalize(count: int) -> Launch:
     (x,) = tensors("float32", (count,))
     return Launch(
@@ -93,11 +96,12 @@ def test_grid_normalize(count: int) -> Launch:
         reference=lambda: _normalised(x),
         redraw=lambda seed: redraw(seed, x),
         tolerance=_NORMALISED,
+        empty=count == 0,
     )
 
 
 @case("sm120_selftest::cluster_normalize", needs=Needs(least_capability=(9, 0), why="clusters"))
-@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (5, 1001), (130, 8192)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (5, 1001), (130, 8192), (0, 8)])
 def test_cluster_normalize(rows: int, columns: int) -> Launch:
     (x,) = tensors("float32", (rows, columns))
     return Launch(
@@ -105,11 +109,12 @@ def test_cluster_normalize(rows: int, columns: int) -> Launch:
         reference=lambda: _normalised(x),
         redraw=lambda seed: redraw(seed, x),
         tolerance=_NORMALISED,
+        empty=rows == 0,
     )
 
 
 @case("sm120_selftest::tma_scale", needs=Needs(least_capability=(9, 0), why="bulk copies"))
-@pytest.mark.parametrize("count", [4, 1004, 1 << 20])
+@pytest.mark.parametrize("count", [4, 1004, 1 << 20, 0])
 def test_tma_scale(count: int) -> Launch:
     (x,) = tensors("float32", (count,))
     return Launch(
@@ -117,11 +122,12 @@ def test_tma_scale(count: int) -> Launch:
         reference=lambda: (x.double() * 1.5).float(),
         redraw=lambda seed: redraw(seed, x),
         tolerance=EXACT,
+        empty=count == 0,
     )
 
 
 @case("sm120_selftest::fp8_quantize", needs=Needs(least_capability=(8, 9), why="e4m3"))
-@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (33, 1002)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (33, 1002), (0, 2)])
 def test_fp8_quantize(rows: int, columns: int) -> Launch:
     (x,) = tensors("float32", (rows, columns))
     return Launch(
@@ -129,6 +135,7 @@ def test_fp8_quantize(rows: int, columns: int) -> Launch:
         reference=lambda: x.clamp(-448, 448).to(torch.float8_e4m3fn),
         redraw=lambda seed: redraw(seed, x, scale=100.0),
         tolerance=EXACT,
+        empty=rows == 0,
     )
 
 
@@ -140,7 +147,7 @@ def _decoded(packed: Any) -> Any:
 
 
 @case("sm120_selftest::fp4_quantize", needs=FP4)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (33, 1002)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (33, 1002), (0, 2)])
 def test_fp4_quantize(rows: int, columns: int) -> Launch:
     (x,) = tensors("float32", (rows, columns))
 
@@ -154,11 +161,12 @@ def test_fp4_quantize(rows: int, columns: int) -> Launch:
         reference=reference,
         redraw=lambda seed: redraw(seed, x, scale=3.0),
         tolerance=EXACT,
+        empty=rows == 0,
     )
 
 
 @case("sm120_selftest::fp4_dequantize", needs=FP4)
-@pytest.mark.parametrize(("rows", "bytes_"), [(1, 128), (33, 501)])
+@pytest.mark.parametrize(("rows", "bytes_"), [(1, 128), (33, 501), (0, 128)])
 def test_fp4_dequantize(rows: int, bytes_: int) -> Launch:
     codes = torch.empty((rows, bytes_), dtype=torch.uint8, device="cuda")
     return Launch(
@@ -166,6 +174,7 @@ def test_fp4_dequantize(rows: int, bytes_: int) -> Launch:
         reference=lambda: _decoded(codes).half(),
         redraw=lambda seed: _draw_bytes(seed, codes, tuple(range(256))),
         tolerance=EXACT,
+        empty=rows == 0,
     )
 
 
@@ -184,7 +193,7 @@ _E4M3_SCALES, _E8M0_SCALES = (0x38, 0x40), (127, 128)
 
 @case("sm120_selftest::{name}", needs=BLOCK_SCALED)
 @pytest.mark.parametrize(("name", "per_byte", "block"), [("mma_nvfp4", 2, 16), ("mma_mxfp8", 1, 32)])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 64), (16, 8, 64), (37, 29, 256)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 64), (16, 8, 64), (37, 29, 256), (0, 8, 64), (16, 0, 64), (3, 5, 0)])
 def test_block_scaled_product(name: str, per_byte: int, block: int, m: int, n: int, k: int) -> Launch:
     fp4 = name == "mma_nvfp4"
     a, b, a_scale, b_scale = (
@@ -209,6 +218,7 @@ def test_block_scaled_product(name: str, per_byte: int, block: int, m: int, n: i
         redraw=draw,
         tolerance=EXACT,
         may_be_zero=m * n == 1,
+        empty=m * n * k == 0,
     )
 
 
