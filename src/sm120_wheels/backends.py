@@ -257,8 +257,9 @@ def finish_wheels(
                 out_dir=out_dir,
                 version=plan.wheel_version,
                 source_date_epoch=patched["source_date_epoch"],
-                # Kernels of flashinfer do not link torch, and its shim may require nothing but providers.
-                requires_dist=() if wheel.name.startswith("flashinfer_jit_cache") else (plan.requires_torch,),
+                # flashinfer takes every requirement of its shim for a provider. Providers do not link torch, but an
+                # index has one for each CUDA, and the torch is what an installer can choose among them by.
+                requires_dist=() if wheel.name.startswith("flashinfer_jit_cache-") else (plan.requires_torch,),
                 python_tag=None if plan.backend == "flashinfer-aot" else plan.python_tag,
                 excluded_libraries=provided_elsewhere(numa=plan.numa),
                 expected_cuda_major=int(plan.cuda.split(".")[0]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,20 @@ def test_a_wheel_for_every_python_is_built_with_one_that_is_here(world: World, m
 
 def test_options_that_do_not_go_together_are_a_usage_error(world: World) -> None:
     assert world.sm120("matrix", "--publish-to", "x").code == 2
+    assert world.sm120("matrix", "--run", "--allow", "partial").code == 2
     assert world.sm120("matrix", "--run", "--published", "x").code == 2
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="not run: the build is one of x86_64")
+def test_what_could_not_be_published_is_refused_before_it_is_built(world: World) -> None:
+    extra = 'abi3 = "3.10"\ncomponents = ["more"]\n[versions."1.0".unavailable]\nmore = "not pinned yet"\n'
+    top = '[components.more]\nsummary = "more"\ndefine = "WITH_MORE"\n'
+    world.recipe("demo", recipe_toml(sources=git_source("1" * 40), extra=extra, top=top))
+    run = ("matrix", "--only", NAME, "--run", "--publish-to", "wheels")
+    told = world.sm120(*run)
+    told.failed(80, f"{NAME} could not be published", "leave something out [partial]", "--allow partial")
+    world.sm120(*run, "--allow", "prtial").failed(17, "no gate is called 'prtial'", "partial")
+    assert not (world.root / "wheels").exists()
 
 
 def test_coverage_of_an_index(world: World) -> None:

@@ -64,6 +64,21 @@ def test_the_wheels_bear_one_label_and_the_libraries_no_path(built: BuildResult)
     assert compiled["paths_inside"] == []
 
 
+def test_an_installer_can_tell_by_torch_which_pairs_wheels_it_takes(built: BuildResult) -> None:
+    requires = {}
+    for wheel in built.wheels:
+        with open_wheel(Path(wheel["path"])) as opened:
+            requires[wheel["filename"].split("-")[0]] = set(opened.metadata.get_all("Requires-Dist"))
+    label = built.plan.wheel_version
+    assert "torch~=2.11.0" in requires["flashinfer_python"]
+    assert requires["flashinfer_jit_cache"] == {f"flashinfer-jit-cache-sm120f=={label}"}  # flashinfer wants no other
+    assert requires["flashinfer_jit_cache_sm120f"] == {
+        "torch~=2.11.0",
+        f"flashinfer-jit-cache=={label}",
+        f"flashinfer-python=={label.partition('+')[0]}",
+    }
+
+
 def test_the_provider_holds_machine_code_for_the_target_alone(built: BuildResult) -> None:
     provider = next(Path(w["path"]) for w in built.wheels if "sm120f" in w["filename"].split("-")[0])
     with open_wheel(provider) as wheel:

@@ -13,8 +13,9 @@ import click
 from sm120_wheels import recipe
 from sm120_wheels.cli.options import build_options, json_option, profile_option
 from sm120_wheels.console import note, out
-from sm120_wheels.errors import EmptySelectionError, SettingError
+from sm120_wheels.errors import EmptySelectionError, PublishRefusedError, SettingError
 from sm120_wheels.files import human_seconds
+from sm120_wheels.index.gates import check_allowed
 from sm120_wheels.matrix.coverage import Coverage, coverage
 from sm120_wheels.matrix.explain import explain
 from sm120_wheels.matrix.here import Here, look, obstacles
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="With --run: publish what was built, together, if nothing failed.",
 )
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="GATE",
+    help="With --publish-to: overrule a gate of `sm120 index publish`, such as partial. Repeatable.",
+)
 @click.option("--github-output", metavar="NAME", help="Also write NAME=JSON, in one line, to the file $GITHUB_OUTPUT.")
 @build_options
 @json_option
@@ -55,6 +62,7 @@ def command(
     published: str | None,
     run_them: bool,
     publish_to: Path | None,
+    allow: tuple[str, ...],
     github_output: str | None,
     as_json: bool,
 ) -> None:
@@ -63,7 +71,8 @@ def command(
     Patterns are shell patterns for whole identifiers, with braces; several in one option are separated by spaces.
     With --json: a flat list, one object a build, with the arguments of sm120 and of nox that make it.
     """
-    _refuse_odd_options(why_not=why_not, published=published, run_them=run_them, publish_to=publish_to)
+    _refuse_odd_options(why_not=why_not, published=published, run_them=run_them, publish_to=publish_to, allow=allow)
+    allowed = check_allowed(allow)
     matrix = make_matrix(profile=profile or WHOLE_PROFILE)
     if why_not is not None:
         _why_not(why_not, matrix)
@@ -80,7 +89,9 @@ def command(
         _show_coverage(published, jobs, as_json)
     elif run_them:
         assert here is not None
-        _run(jobs, here, options, publish_to, as_json)
+        if publish_to is not None:
+            _refuse_unpublishable(jobs, here, allowed)
+        _run(jobs, here, options, publish_to, allowed, as_json)
     elif as_json:
         out.print_json(json.dumps([job.to_json() for job in jobs]))
     elif here is not None:
@@ -98,7 +109,9 @@ def _why_not(identifier: str, matrix: Matrix) -> None:
     out.print(f"{job.identifier} is in the matrix; {here}", markup=False)
 
 
-def _refuse_odd_options(*, why_not: str | None, published: str | None, run_them: bool, publish_to: Path | None) -> None:
+def _refuse_odd_options(
+    *, why_not: str | None, published: str | None, run_them: bool, publish_to: Path | None, allow: tuple[str, ...]
+) -> None:
     asked = [
         name
         for name, given in (("--why-not", why_not), ("--published", published), ("--run", run_them or None))
@@ -108,6 +121,21 @@ def _refuse_odd_options(*, why_not: str | None, published: str | None, run_them:
         raise click.UsageError(f"{' and '.join(asked)} cannot be asked for together.")
     if publish_to is not None and not run_them:
         raise click.UsageError("--publish-to goes with --run; wheels that are there: sm120 index publish.")
+    if allow and publish_to is None:
+        raise click.UsageError("--allow goes with --publish-to.")
+
+
+def _refuse_unpublishable(jobs: Sequence[Job], here: Here, allow: frozenset[str]) -> None:
+    """Before hours of building: what is known now to be refused when it is done."""
+    partial = [job for job in jobs if job.partial and not obstacles(job, here)]
+    if partial and "partial" not in allow:
+        raise PublishRefusedError(
+            f"{partial[0].identifier} could not be published"
+            if len(partial) == 1
+            else f"{len(partial)} of the builds could not be published",
+            why="\n".join(f"{job.identifier}: its wheels leave something out [partial]" for job in partial),
+            hint="build it all; or, knowing what you do, --allow partial (the exception is shown on the wheel's page)",
+        )
 
 
 def _buildable(jobs: Sequence[Job], here: Here) -> Sequence[Job]:
@@ -170,14 +198,21 @@ def _coverage_json(found: Coverage) -> dict[str, object]:
     }
 
 
-def _run(jobs: Sequence[Job], here: Here, options: BuildOptions, publish_to: Path | None, as_json: bool) -> None:
+def _run(
+    jobs: Sequence[Job],
+    here: Here,
+    options: BuildOptions,
+    publish_to: Path | None,
+    allow: frozenset[str],
+    as_json: bool,
+) -> None:
     from sm120_wheels.build import build
 
     results = run_jobs(jobs, here, lambda request: build(request, options), note)
     failed = [one for one in results if one.error is not None]
     published: list[dict[str, str]] = []
     if publish_to is not None and not failed:
-        published = _publish(publish_to, results)
+        published = _publish(publish_to, results, allow)
     if as_json:
         out.print_json(json.dumps({"jobs": [one.to_json() for one in results], "published": published}))
     else:
@@ -204,10 +239,10 @@ def _row(one: Ran) -> tuple[str, str, str, str]:
     )
 
 
-def _publish(root: Path, results: Sequence[Ran]) -> list[dict[str, str]]:
-    from sm120_wheels.index.publish import publish
+def _publish(root: Path, results: Sequence[Ran], allow: frozenset[str]) -> list[dict[str, str]]:
+    from sm120_wheels.index.publish import Options, publish
 
-    done = publish(root, [wheel for one in results for wheel in one.wheels])
+    done = publish(root, [wheel for one in results for wheel in one.wheels], options=Options(allow=allow))
     return [
         {"action": line.action, "index": " ".join(line.wheel.indexes), "filename": line.wheel.filename}
         for line in done.lines
