@@ -68,7 +68,7 @@ def test_an_installer_can_tell_by_torch_which_pairs_wheels_it_takes(built: Build
     requires = {}
     for wheel in built.wheels:
         with open_wheel(Path(wheel["path"])) as opened:
-            requires[wheel["filename"].split("-")[0]] = set(opened.metadata.get_all("Requires-Dist"))
+            requires[wheel["filename"].split("-")[0]] = set(opened.metadata.get_all("Requires-Dist") or ())
     label = built.plan.wheel_version
     assert "torch~=2.11.0" in requires["flashinfer_python"]
     assert requires["flashinfer_jit_cache"] == {f"flashinfer-jit-cache-sm120f=={label}"}  # flashinfer wants no other

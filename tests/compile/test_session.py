@@ -60,6 +60,17 @@ def overlapping_peak(session: CompileSession) -> int:
     )
 
 
+def test_ninja_may_start_every_unit_of_a_profile_so_that_its_last_can_be_first(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    for i in range(300):
+        project.add(f"u{i}.cu", mb=1, ms=1)
+    with compile_session(package="p", work_dir=tmp_path / "w", profile=project.profile(), cores=2) as session:
+        assert session.ninja_jobs == 300
+    with compile_session(package="p", work_dir=tmp_path / "w", cores=2) as session:
+        assert session.ninja_jobs == 64
+
+
 def test_a_build_stays_within_its_budget_and_is_summed_up(runtime: Runtime, project: Project, tmp_path: Path) -> None:
     for i in range(10):
         project.add(f"u{i}.cu", mb=10 + 8 * i, ms=30 * i)

@@ -31,7 +31,8 @@ from sm120_wheels.errors import BrokerNotStartedError, CompilerKilledError
 from sm120_wheels.files import human_bytes, make_private_folder, write_json
 from sm120_wheels.process import run
 
-#: ninja's job count: enough that the broker sees what there is to choose from. A waiting launcher holds about 0.3 MB.
+#: ninja's job count: enough that the broker sees what there is to choose from, so all units of a profile: ninja goes
+#: down its list, and a long unit near its end would start last. A waiting launcher holds about 0.3 MB.
 _JOBS_PER_CORE = 16
 _LEAST_JOBS = 64
 _MOST_JOBS = 512
@@ -108,7 +109,7 @@ def compile_session(
             "SM120_RECORDS": str(records),
             "SM120_OWNER": owner_text(),
         },
-        ninja_jobs=min(_MOST_JOBS, max(_LEAST_JOBS, _JOBS_PER_CORE * limits.cores)),
+        ninja_jobs=min(_MOST_JOBS, max(_LEAST_JOBS, _JOBS_PER_CORE * limits.cores, len(known.units) if known else 0)),
         records=records,
         trace=work_dir.absolute() / "compile-trace.json",
         cores=limits.cores,
