@@ -13,9 +13,9 @@ import click
 from sm120_wheels import recipe
 from sm120_wheels.cli.options import build_options, json_option, profile_option
 from sm120_wheels.console import note, out
-from sm120_wheels.errors import EmptySelectionError, PublishRefusedError, SettingError
+from sm120_wheels.errors import EmptySelectionError, SettingError
 from sm120_wheels.files import human_seconds
-from sm120_wheels.index.gates import check_allowed
+from sm120_wheels.index.gates import Objection, check_allowed, refusal
 from sm120_wheels.matrix.coverage import Coverage, coverage
 from sm120_wheels.matrix.explain import explain
 from sm120_wheels.matrix.here import Here, look, obstacles
@@ -127,15 +127,10 @@ def _refuse_odd_options(
 
 def _refuse_unpublishable(jobs: Sequence[Job], here: Here, allow: frozenset[str]) -> None:
     """Before hours of building: what is known now to be refused when it is done."""
-    partial = [job for job in jobs if job.partial and not obstacles(job, here)]
+    why = "its wheels would leave something out"
+    partial = [job.identifier for job in jobs if job.partial and not obstacles(job, here)]
     if partial and "partial" not in allow:
-        raise PublishRefusedError(
-            f"{partial[0].identifier} could not be published"
-            if len(partial) == 1
-            else f"{len(partial)} of the builds could not be published",
-            why="\n".join(f"{job.identifier}: its wheels leave something out [partial]" for job in partial),
-            hint="build it all; or, knowing what you do, --allow partial (the exception is shown on the wheel's page)",
-        )
+        raise refusal([Objection(gate="partial", filename=identifier, why=why) for identifier in partial])
 
 
 def _buildable(jobs: Sequence[Job], here: Here) -> Sequence[Job]:

@@ -183,7 +183,7 @@ def _store(
 def _report(
     program: Path, version: str, server: Mapping[str, str], shared_report: SharedReport | None, *, writes: bool
 ) -> CacheReport:
-    counts = _stored(program, server) if shared_report and writes else _counts(program, server)
+    counts = _stored(program, server) if writes else _counts(program, server)
     if counts is None:
         return CacheReport(tool=f"sccache {version}", why="its server did not say what it did", shared=shared_report)
     return count(counts, tool=f"sccache {version}", shared=shared_report, unsent=_unsent(counts) if writes else 0)
