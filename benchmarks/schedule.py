@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sm120_wheels.compile.budget import GIB
-from sm120_wheels.compile.policy import Task, lower_bound
-from sm120_wheels.compile.predict import reserved
+from sm120_wheels.compile.policy import lower_bound
+from sm120_wheels.compile.predict import claimed
 from sm120_wheels.compile.profile import Profile, read_profile
 from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
 from sm120_wheels.paths import recipes_root
@@ -41,8 +41,8 @@ class Point:
 
 def measure(profile: Profile, cores: int, budget: int) -> Point:
     true = sorted(profile.tasks(), key=lambda t: t.key)  # as a build file lists them
-    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
-    outcome = simulate(predicted, cores=cores, budget=budget, truth={t.key: (t.memory, t.seconds) for t in true})
+    predicted = [claimed(t) for t in true]
+    outcome = simulate(predicted, cores=cores, budget=budget, truth={t.key: t for t in true})
     largest = max(t.memory for t in true)
     baselines = {}
     for name, count in BASELINES.items():
@@ -96,8 +96,8 @@ def two_builds(large: Profile, small: Profile, *, cores: int, budget: int, fair:
         for t in sorted(profile.tasks(), key=lambda t: t.key):
             key = f"{build}/{t.key}"
             whose = build if fair else ""
-            tasks.append(replace(t, key=key, memory=reserved(t.memory), arrived=arrived, build=whose))
-            truth[key] = (t.memory, t.seconds)
+            tasks.append(replace(claimed(t), key=key, arrived=arrived, build=whose))
+            truth[key] = replace(t, key=key)
     outcome = simulate(tasks, cores=cores, budget=budget, truth=truth)
     last = {build: max(e for key, e in outcome.ends.items() if key.startswith(build)) for build in builds}
     return last["large"], last["small"] - SECOND_AFTER_S, outcome.peak > budget

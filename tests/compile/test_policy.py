@@ -8,12 +8,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sm120_wheels.compile.policy import Policy, Task, lower_bound
+from sm120_wheels.compile.policy import Policy, Tail, Task, lower_bound
 
 MEMORY = st.integers(1, 120)
-ROWS = st.tuples(MEMORY, st.floats(0.1, 100.0), st.integers(1, 4), st.sampled_from(["", "a", "b"]))
+TAIL = st.none() | st.builds(Tail, memory=MEMORY, after=st.floats(0.0, 100.0))
+ROWS = st.tuples(MEMORY, st.floats(0.1, 100.0), st.integers(1, 4), st.sampled_from(["", "a", "b"]), TAIL)
 TASKS = st.lists(ROWS, min_size=1, max_size=25).map(
-    lambda rows: [Task(key=f"t{i:02}", memory=m, seconds=s, cores=c, build=b) for i, (m, s, c, b) in enumerate(rows)]
+    lambda rows: [
+        Task(key=f"t{i:02}", memory=m, seconds=s, cores=c, build=b, tail=t) for i, (m, s, c, b, t) in enumerate(rows)
+    ]
 )
 MACHINE = st.tuples(st.integers(1, 8), st.integers(10, 150))
 
@@ -29,6 +32,16 @@ def next_end(policy: Policy) -> tuple[float, str]:
     return min((r.started + r.task.seconds, r.task.key) for r in policy.running.values())
 
 
+def next_moment(policy: Policy) -> float:
+    """When the next running task ends or comes to its tail."""
+    tails = [
+        r.started + r.task.tail.after
+        for r in policy.running.values()
+        if r.task.tail is not None and not r.in_tail and r.task.tail.after < r.task.seconds
+    ]
+    return min([next_end(policy)[0], *tails])
+
+
 def run_to_end(policy: Policy, now: float = 0.0) -> dict[str, float]:
     """Drive the clock until nothing is left; the starts in order. Fails when the policy is stuck."""
     starts: dict[str, float] = {}
@@ -37,8 +50,10 @@ def run_to_end(policy: Policy, now: float = 0.0) -> dict[str, float]:
             starts[task.key] = now
         assert within(policy)
         if policy.running:
-            now, _ = next_end(policy)
+            now = next_moment(policy)
             for running in list(policy.running.values()):
+                if running.task.tail is not None and running.started + running.task.tail.after <= now:
+                    policy.enter_tail(running.task.key, min(running.task.memory, running.task.tail.memory))
                 if running.started + running.task.seconds <= now:
                     policy.finish(running.task.key)
         else:
@@ -113,7 +128,9 @@ def test_a_large_task_is_not_starved_by_an_endless_stream(machine: tuple[int, in
         policy.forget(key)
 
 
-STEPS = st.lists(st.sampled_from(["submit", "admit", "finish", "crash", "resume", "observe", "resize"]), max_size=60)
+STEPS = st.lists(
+    st.sampled_from(["submit", "admit", "finish", "crash", "resume", "observe", "resize", "tail", "peak"]), max_size=60
+)
 
 
 @given(STEPS, st.integers(0, 2**32))
@@ -123,7 +140,10 @@ def test_any_sequence_of_crashes_releases_everything(steps: list[str], seed: int
     now = 0.0
     for number, step in enumerate(steps):
         now += chance.uniform(0, 5)
-        task = Task(key=f"t{number}", memory=chance.randint(1, 150), seconds=chance.uniform(1, 9), arrived=now)
+        tail = Tail(memory=chance.randint(1, 150), after=chance.uniform(0, 9)) if chance.random() < 0.5 else None
+        task = Task(
+            key=f"t{number}", memory=chance.randint(1, 150), seconds=chance.uniform(1, 9), arrived=now, tail=tail
+        )
         if step == "submit":
             policy.submit(task)
         elif step == "resume":
@@ -136,6 +156,10 @@ def test_any_sequence_of_crashes_releases_everything(steps: list[str], seed: int
             policy.resize(budget=chance.randint(20, 150), cores=chance.randint(1, 6), ceiling=150)
         elif policy.running and step == "observe":
             policy.observe(chance.choice(sorted(policy.running)), chance.randint(1, 200))
+        elif policy.running and step == "tail":
+            policy.enter_tail(chance.choice(sorted(policy.running)), chance.randint(1, 200))
+        elif policy.running and step == "peak":
+            policy.leave_tail(chance.choice(sorted(policy.running)))
         elif (policy.running or policy.waiting) and step in ("finish", "crash"):
             policy.forget(chance.choice(sorted({**policy.running, **policy.waiting})))
     for key in [*policy.running, *policy.waiting]:
@@ -169,6 +193,51 @@ def test_a_task_that_outgrows_its_prediction_holds_back_others_at_once() -> None
     policy.submit(Task(key="next", memory=10, seconds=1))
     assert policy.admit(1) == []
     assert policy.why_waiting() == "memory"
+
+
+def test_a_task_past_its_peak_makes_room_and_takes_it_back_if_it_was_not() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="first", memory=80, seconds=100, tail=Tail(memory=10, after=50)))
+    policy.submit(Task(key="second", memory=80, seconds=90))
+    assert [t.key for t in policy.admit(0)] == ["first"]
+    policy.enter_tail("first", used=20)
+    assert policy.held == 20, "what is in use counts, where it is more than the tail"
+    assert [t.key for t in policy.admit(50)] == ["second"]
+    policy.leave_tail("first")
+    assert policy.held == 160
+    policy.submit(Task(key="third", memory=10, seconds=1))
+    assert policy.admit(51) == []
+
+
+def test_a_measured_peak_above_the_prediction_is_given_back_at_the_tail_too() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="liar", memory=50, seconds=100, tail=Tail(memory=10, after=50)))
+    policy.admit(0)
+    policy.observe("liar", 90)
+    policy.enter_tail("liar", used=5)
+    assert policy.held == 10
+
+
+def test_room_for_the_first_that_does_not_fit_is_expected_when_a_tail_begins_not_when_a_task_ends() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="running", memory=80, seconds=100, tail=Tail(memory=10, after=40)))
+    policy.admit(0)
+    policy.submit(Task(key="large", memory=90, seconds=1000))
+    policy.submit(Task(key="short", memory=20, seconds=30))
+    policy.submit(Task(key="longer", memory=20, seconds=60))
+    assert [t.key for t in policy.admit(1)] == ["short"], (
+        "the longer one would hold what the large one needs after 40 s"
+    )
+
+
+def test_a_task_whose_tail_fits_beside_the_reservation_may_start_before_it() -> None:
+    policy = Policy(budget=100, cores=4)
+    policy.submit(Task(key="running", memory=60, seconds=50))
+    policy.admit(0)
+    policy.submit(Task(key="large", memory=95, seconds=1000))
+    policy.submit(Task(key="beside", memory=30, seconds=100, tail=Tail(memory=5, after=40)))
+    policy.submit(Task(key="not", memory=6, seconds=100))
+    assert [t.key for t in policy.admit(1)] == ["beside"]
 
 
 def test_with_room_for_all_the_longest_is_first_and_with_little_the_largest_rectangle() -> None:

@@ -21,7 +21,7 @@ from sm120_wheels.compile.budget import GIB, MIB
 from sm120_wheels.compile.failure import first_failure
 from sm120_wheels.compile.progress import Progress
 from sm120_wheels.compile.session import CompileSession, compile_session
-from sm120_wheels.compile.summary import CompileSummary
+from sm120_wheels.compile.summary import CompileSummary, read_records
 from sm120_wheels.errors import BrokerNotStartedError, CompilerKilledError, InsufficientMemoryError
 from tests.compile.building import Cgroup, Project, Runtime
 from tests.support.waiting import costs_less_than, until
@@ -381,6 +381,29 @@ def test_what_was_measured_is_used_the_next_time(runtime: Runtime, project: Proj
         bases.append(session.summary.units[0].basis)
     assert bases == ["default", "measured"]
     assert session.summary.units[0].reserved < 100 * MIB
+
+
+def test_a_large_file_starts_when_the_one_before_it_is_past_its_peak(
+    runtime: Runtime, project: Project, tmp_path: Path
+) -> None:
+    for name in ("a.cu", "b.cu"):
+        project.add(name, mb=200, ms=1500, tail_ms=3000)
+    overlaps = []
+    for turn in range(2):
+        for made in project.folder.glob("*.o"):
+            made.unlink()
+        work = tmp_path / f"w{turn}"
+        with compile_session(package="p", work_dir=work, budget=340 * MIB, cores=2) as session:
+            build(project, session)
+        first, second = sorted(
+            (r for r in read_records(session.records) if r["kind"] == "end"), key=lambda r: r["started"]
+        )
+        overlaps.append(second["started"] < first["ended"] - 1)
+        assert second["started"] >= first["started"] + 1.5, "two peaks never meet"
+        assert session.summary.peak_used <= 340 * MIB
+    assert overlaps == [False, True], "it is known from the first time when the memory is given back"
+    assert session.summary.units[0].tail is not None
+    assert session.summary.units[0].tail["memory"] < 20 * MIB
 
 
 def test_a_compiler_killed_at_every_try_is_told_as_memory(

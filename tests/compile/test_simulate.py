@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sm120_wheels.compile.budget import GIB
-from sm120_wheels.compile.policy import Task, lower_bound
-from sm120_wheels.compile.predict import reserved
+from sm120_wheels.compile.policy import Tail, Task, lower_bound
+from sm120_wheels.compile.predict import claimed
 from sm120_wheels.compile.profile import read_profile
 from sm120_wheels.compile.simulate import fixed_jobs, simulate
 from sm120_wheels.paths import recipes_root
 
-TASKS = st.lists(st.tuples(st.integers(1, 100), st.floats(0.5, 50)), min_size=1, max_size=20).map(
-    lambda rows: [Task(key=f"t{i}", memory=m, seconds=s) for i, (m, s) in enumerate(rows)]
+TAIL = st.none() | st.builds(Tail, memory=st.integers(1, 100), after=st.floats(0.0, 50.0))
+TASKS = st.lists(st.tuples(st.integers(1, 100), st.floats(0.5, 50), TAIL), min_size=1, max_size=20).map(
+    lambda rows: [Task(key=f"t{i}", memory=m, seconds=s, tail=t) for i, (m, s, t) in enumerate(rows)]
 )
 
 
@@ -34,8 +35,8 @@ def test_no_simulation_beats_the_lower_bound_or_uses_more_than_the_budget(
 def test_sgl_kernel_stays_within_ten_percent_of_the_bound_and_never_over_budget() -> None:
     """The benchmark's promise at the machines it is most often built on; benchmarks/schedule.py has the whole table."""
     true = read_profile(recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a-whole.csv").tasks()
-    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
-    truth = {t.key: (t.memory, t.seconds) for t in true}
+    predicted = [claimed(t) for t in true]
+    truth = {t.key: t for t in true}
     for cores, gib in ((2, 24), (16, 48), (16, 64), (64, 128)):
         outcome = simulate(predicted, cores=cores, budget=gib * GIB, truth=truth)
         assert outcome.peak <= gib * GIB
@@ -69,6 +70,21 @@ def test_a_fixed_job_count_takes_the_next_in_the_order_given() -> None:
     assert outcome.starts == {"a": 0.0, "b": 0.0, "c": 1.0}
     assert (outcome.makespan, outcome.peak) == (6.0, 20)
     assert simulate(tasks, cores=2, budget=100).makespan == 5.0
+
+
+def test_two_large_files_overlap_where_their_peaks_do_not() -> None:
+    tail = Tail(memory=10, after=50.0)
+    tasks = [Task(key=k, memory=80, seconds=100.0, tail=tail) for k in ("a", "b")]
+    known, unknown = (simulate(given, cores=2, budget=100) for given in (tasks, [replace(t, tail=None) for t in tasks]))
+    assert (known.makespan, known.peak) == (150.0, 90)
+    assert unknown.makespan == 200.0
+    assert lower_bound(tasks, cores=2, budget=100) == 100.0
+
+
+def test_a_fixed_job_count_is_not_blamed_for_peaks_that_do_not_meet() -> None:
+    first = Task(key="a", memory=80, seconds=100.0, tail=Tail(memory=10, after=20.0))
+    others = [Task(key="b", memory=5, seconds=30.0), Task(key="c", memory=80, seconds=10.0)]
+    assert fixed_jobs([first, *others], jobs=2).peak == 90
 
 
 def test_a_narrow_window_hides_the_longest_from_the_policy() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from sm120_wheels.compile.policy import Tail
 from sm120_wheels.compile.profile import Footprint, Profile, Store, Unit, read_profile, short_source, store_path
 from sm120_wheels.compile.profile import write_profile as write
 from sm120_wheels.console import note
@@ -54,6 +55,7 @@ def command(summary: Path, output: Path, comment: str, like: Path | None, packag
                 peak=unit["peak_rss"],
                 seconds=unit["seconds"],
                 cpu_seconds=unit["cpu_seconds"],
+                tail=Tail(**unit["tail"]) if unit.get("tail") else None,
                 footprint=counted.get(short_source(source)) or (known.footprint if known else None),
             )
         )

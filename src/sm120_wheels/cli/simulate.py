@@ -13,8 +13,8 @@ from rich.table import Table
 from sm120_wheels import console, paths
 from sm120_wheels.cli.options import Bytes, json_option
 from sm120_wheels.compile.budget import measure
-from sm120_wheels.compile.policy import Task, lower_bound
-from sm120_wheels.compile.predict import reserved
+from sm120_wheels.compile.policy import lower_bound
+from sm120_wheels.compile.predict import claimed
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile
 from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
 from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, simulate_machines
@@ -56,8 +56,8 @@ def simulated(profile: Profile, *, cores: int, memory: int, window: int | None =
     """Raises :class:`InsufficientMemoryError` where the largest file cannot fit in ``memory`` (bytes)."""
     check_fits(profile, ceiling=memory)
     true = sorted(profile.tasks(), key=lambda t: t.key)
-    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
-    truth = {t.key: (t.memory, t.seconds) for t in true}
+    predicted = [claimed(t) for t in true]
+    truth = {t.key: t for t in true}
     outcome = simulate(predicted, cores=cores, budget=memory, truth=truth, window=window)
     bound = lower_bound(true, cores=cores, budget=memory)
     fixed = {}
@@ -105,8 +105,8 @@ def simulated_machines(
     check_fits(profile, ceiling=memory)
     measured = sorted(profile.tasks(), key=lambda t: t.key)
     true = repeated(measured, files) if files else measured
-    predicted = [Task(key=t.key, memory=reserved(t.memory), seconds=t.seconds) for t in true]
-    truth = {t.key: (t.memory, t.seconds) for t in true}
+    predicted = [claimed(t) for t in true]
+    truth = {t.key: t for t in true}
 
     def run(count: int) -> Machines:
         return simulate_machines(

@@ -18,6 +18,7 @@ from typing import Any
 from sm120_wheels.compile import budget, sampling
 from sm120_wheels.compile.client import Client, Stage
 from sm120_wheels.compile.command import parse
+from sm120_wheels.compile.envelope import Envelope
 from sm120_wheels.compile.knowledge import Knowledge, Origin
 from sm120_wheels.compile.policy import Policy, Task
 from sm120_wheels.compile.protocol import Message, parse_owner
@@ -90,6 +91,7 @@ class Admission:
                 arrived=client.arrived,
                 build=client.origin.session,
                 alone=alone,
+                tail=None if client.attempt else client.prediction.tail,
             )
         )
 
@@ -133,7 +135,8 @@ class Admission:
         if client.stage is not Stage.RUNNING:  # it ran under an earlier broker
             client.attempt, client.reserved = message.number("attempt"), message.number("held")
             client.started, client.kills_before = now - seconds, budget.oom_kills()
-        peak = max(client.peak, message.number("maxrss"))
+        peak = max(client.envelope.peak, message.number("maxrss"))
+        tail = client.envelope.tail() if client.stage is Stage.RUNNING else None
         code = message.number("exit")
         weak_sign = code != 0 and client.attempt == 0 and budget.oom_kills() > client.kills_before
         killed = code != 0 and (message.number("killed") == 1 or weak_sign)
@@ -143,11 +146,12 @@ class Admission:
             client.origin,
             client.prediction,
             peak=peak,
+            tail=tail,
             seconds=seconds,
             cpu_seconds=message.number("cpu_ms") / 1000,
             complete=code == 0,
         )
-        record = end_record(client, peak=peak, code=code, killed=killed, retry=retry, message=message)
+        record = end_record(client, peak=peak, tail=tail, code=code, killed=killed, retry=retry, message=message)
         self._record(client.records, record)
         self._relearn(client.origin.session, now)
         if retry:
@@ -155,7 +159,7 @@ class Admission:
             self.wait(client, now, memory=self._claim(client, peak), alone=client.attempt >= 2)
         else:
             client.stage, client.failed = Stage.DONE, code != 0
-        client.peak = 0
+        client.envelope = Envelope()
         client.send(b"retry" if retry else b"done")
 
     def stop_failed(self, now: float) -> None:
@@ -262,12 +266,22 @@ class Admission:
                 tree = sampling.tree(client.pid)
                 client.processes = tree.processes or client.processes
                 client.used = tree.resident
-                client.peak = max(client.peak, tree.resident)
                 self._used += tree.resident
                 self._used_by[client.origin.session] += tree.resident
-                self.policy.observe(client.uid, tree.resident)
+                self._watch(client, now - client.started)
         self._most_used_by |= self._used_by
         self.sample_gap = max(SAMPLE_S, (time.perf_counter() - began) / _SAMPLE_SHARE)
+
+    def _watch(self, client: Client, elapsed: float) -> None:
+        """Hold for a running compile what it needs from now on."""
+        client.envelope.add(elapsed, client.used)
+        tail, expected = client.prediction.tail, client.prediction.expected
+        if tail is not None and client.attempt == 0:
+            if client.envelope.in_tail(tail, elapsed=elapsed, used=client.used, expected=expected):
+                self.policy.enter_tail(client.uid, client.used)
+            elif client.used > tail.memory:
+                self.policy.leave_tail(client.uid)
+        self.policy.observe(client.uid, client.used)
 
     def measure(self) -> None:
         """Read the limits and free memory anew: what other programs take holds back new admissions."""

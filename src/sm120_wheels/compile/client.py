@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import errno
 import socket
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sm120_wheels.compile.command import CompileCommand, parse
+from sm120_wheels.compile.envelope import Envelope
 from sm120_wheels.compile.knowledge import Origin
 from sm120_wheels.compile.predict import Prediction
 
@@ -52,7 +53,7 @@ class Client:
     """What it waits for; the prediction's memory, or more after a kill."""
     reserved: int = 0
     used: int = 0
-    peak: int = 0
+    envelope: Envelope = field(default_factory=Envelope)
     kills_before: int = 0
     group: int | None = None
     processes: dict[int, int] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Client:
             "needs": self.claim if self.stage is Stage.WAITING else self.reserved,
             "used": self.used,
             "expected_s": round(self.prediction.seconds, 1),
+            "tail": self.prediction.tail and asdict(self.prediction.tail),
             "basis": self.prediction.basis,
             "for_s": round(now - (self.arrived if self.stage is Stage.WAITING else self.started), 1),
         }

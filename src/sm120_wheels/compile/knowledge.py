@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sm120_wheels.compile.command import CompileCommand
 from sm120_wheels.compile.footprint import Scanner
+from sm120_wheels.compile.policy import Tail
 from sm120_wheels.compile.predict import Model, Prediction, bias_of, fit, key_of, predict, units_of
 from sm120_wheels.compile.profile import Footprint, Profile, Store, read_profile
 from sm120_wheels.errors import SettingError
@@ -83,6 +84,7 @@ class Knowledge:
         seconds: float,
         cpu_seconds: float,
         complete: bool,
+        tail: Tail | None = None,
     ) -> None:
         """Take in a compile that ended. ``complete`` is false for one that was killed: then its peak is only a lower
         bound."""
@@ -101,6 +103,7 @@ class Knowledge:
         measured = replace(
             key_of(command, self._version(command.compiler)),
             peak=peak,
+            tail=tail,
             seconds=round(seconds, 3),
             cpu_seconds=round(cpu_seconds, 3),
         )

@@ -13,7 +13,9 @@ The rule, in order:
    moment at which the running tasks will have left room for it.
 3. Tasks after it may start only where they cannot delay it: they end before that moment, or fit beside it (this is
    known as EASY backfilling).
-4. A task whose need is larger than the budget keeps no room from the others (unless it is overdue). It is started
+4. A task may hold less from some moment on (a compile past its peak, see ``envelope``). That room is free
+   as soon as whoever watches it says so, and is counted on for the reservation of rule 2.
+5. A task whose need is larger than the budget keeps no room from the others (unless it is overdue). It is started
    alone, when nothing else runs: at once if it needs more than this machine could ever give, else after
    ``patience_alone_s`` in which other programs may leave.
 """
@@ -30,6 +32,20 @@ PATIENCE_ALONE_S = 300.0
 #: How much of a task's time, in seconds, counts against its build's turns before it has run. All of it, and a build
 #: that starts one long task would stand behind the others for minutes; none, and one build would get all that is free.
 _AHEAD_S = 30.0
+_TAIL_WORTH = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """What a task holds at most once its first part is over: ``memory`` in bytes, from about ``after`` seconds of its
+    time on."""
+
+    memory: int
+    after: float
+
+    def saves(self, peak: int) -> bool:
+        """Whether it is worth watching for."""
+        return self.memory <= _TAIL_WORTH * peak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +61,48 @@ class Task:
     """Whose it is: builds take turns, and each may have a job count of its own."""
     alone: bool = False
     """Start only when nothing else runs, and let nothing else start: the last try of a compile that was killed."""
+    tail: Tail | None = None
+    """None: it holds ``memory`` until it ends."""
+
+    @property
+    def average(self) -> float:
+        """Bytes held on average over its time."""
+        if self.tail is None:
+            return self.memory
+        front = min(self.tail.after, self.seconds) / self.seconds
+        return front * self.memory + (1 - front) * min(self.tail.memory, self.memory)
+
+    def memory_after(self, seconds: float) -> int:
+        """Bytes held that long after its start, as expected."""
+        held_less = self.tail is not None and seconds >= self.tail.after
+        return min(self.tail.memory, self.memory) if self.tail is not None and held_less else self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A started task; ``held`` is the larger of what was predicted and what has been measured, in bytes."""
+    """A started task; ``held`` is the larger of what was predicted and what has been measured, in bytes. ``in_tail``:
+    its first part is over."""
 
     task: Task
     started: float
     held: int
+    in_tail: bool = False
 
     def expected_end(self, now: float) -> float:
         """When it will end, in seconds. A task past its prediction is given another tenth of the time it has run."""
-        predicted = self.started + self.task.seconds
+        return self._expected(self.task.seconds, now)
+
+    def releases(self, now: float) -> list[tuple[float, int, int]]:
+        """When it is expected to give back how many bytes and cores."""
+        end, kept = self.expected_end(now), self.held
+        tail, released = self.task.tail, []
+        if tail is not None and not self.in_tail and tail.memory < kept:
+            released = [(min(self._expected(tail.after, now), end), kept - tail.memory, 0)]
+            kept = tail.memory
+        return [*released, (end, kept, self.task.cores)]
+
+    def _expected(self, after: float, now: float) -> float:
+        predicted = self.started + after
         return predicted if predicted > now else now + 0.1 * max(now - self.started, 1.0)
 
 
@@ -144,6 +189,19 @@ class Policy:
         running = self.running.get(key)
         if running is not None and used > running.held:
             self.running[key] = replace(running, held=used)
+
+    def enter_tail(self, key: str, used: int) -> None:
+        """The first part of a running task is over, ``used`` bytes are in use: it holds only its tail from now on."""
+        running = self.running.get(key)
+        if running is not None and running.task.tail is not None and not running.in_tail:
+            held = min(running.held, max(used, running.task.tail.memory))
+            self.running[key] = replace(running, held=held, in_tail=True)
+
+    def leave_tail(self, key: str) -> None:
+        """A first part that was thought to be over was not: the task holds again what it held before."""
+        running = self.running.get(key)
+        if running is not None and running.in_tail:
+            self.running[key] = replace(running, held=max(running.held, running.task.memory), in_tail=False)
 
     def finish(self, key: str) -> None:
         """A task ended, or its client died: whatever it held is free. Unknown keys are fine."""
@@ -264,7 +322,7 @@ class Policy:
         return (served, holds, -self._work(head), build)
 
     def _share(self, task: Task) -> float:
-        return max(min(task.cores, self.cores) / self.cores, task.memory / max(self.budget, 1))
+        return max(min(task.cores, self.cores) / self.cores, task.average / max(self.budget, 1))
 
     def _work(self, task: Task) -> float:
         return task.seconds * self._share(task)
@@ -283,7 +341,7 @@ class Policy:
 
     def _priority(self, task: Task, oldest: float) -> tuple[int, float, str]:
         cores = min(self.cores, self._jobs.get(task.build, self.cores))
-        share = max(min(task.cores, cores) / cores, task.memory / max(self.budget, 1))
+        share = max(min(task.cores, cores) / cores, task.average / max(self.budget, 1))
         return (int((task.arrived - oldest) / self._patience_s), -task.seconds * share, task.key)
 
     def _overdue(self, task: Task, now: float) -> bool:
@@ -308,12 +366,12 @@ class Policy:
 
     def _reserve(self, task: Task, now: float) -> _Reservation:
         held, cores_held, at = self.held, self.cores_held, now
-        for running in sorted(self.running.values(), key=lambda r: (r.expected_end(now), r.task.key)):
+        for moment, memory, cores in sorted(r for running in self.running.values() for r in running.releases(now)):
             if not task.alone and self._room(task, held, cores_held):
                 break
-            at = running.expected_end(now)
-            held -= running.held
-            cores_held -= min(running.task.cores, self.cores)
+            at = moment
+            held -= memory
+            cores_held -= min(cores, self.cores)
         if task.alone:
             return _Reservation(at=at, memory=0, cores=0)
         return _Reservation(
@@ -326,8 +384,9 @@ class Policy:
         return held + task.memory <= self.budget and cores_held + min(task.cores, self.cores) <= self.cores
 
     def _harmless(self, task: Task, reservation: _Reservation, now: float) -> bool:
+        memory = task.memory_after(reservation.at - now)
         return now + task.seconds <= reservation.at or (
-            task.memory <= reservation.memory and min(task.cores, self.cores) <= reservation.cores
+            memory <= reservation.memory and min(task.cores, self.cores) <= reservation.cores
         )
 
     def _beside(self, task: Task, reservation: _Reservation | None, now: float) -> _Reservation | None:
@@ -335,7 +394,7 @@ class Policy:
             return reservation
         return replace(
             reservation,
-            memory=reservation.memory - task.memory,
+            memory=reservation.memory - task.memory_after(reservation.at - now),
             cores=reservation.cores - min(task.cores, self.cores),
         )
 
@@ -349,5 +408,5 @@ def lower_bound(tasks: Iterable[Task], *, cores: int, budget: int) -> float:
     return max(
         max(t.seconds for t in listed),
         sum(t.seconds * min(t.cores, cores) for t in listed) / cores,
-        sum(t.seconds * min(t.memory, budget) for t in listed) / budget,
+        sum(t.seconds * min(t.average, budget) for t in listed) / budget,
     )

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from sm120_wheels.compile.budget import GIB, MIB
 from sm120_wheels.compile.command import CompileCommand
+from sm120_wheels.compile.policy import Tail, Task
 from sm120_wheels.compile.profile import Footprint, Measured, Profile, Store, Unit, best_match, short_source, store_key
 
 #: The least margin for each basis, as a factor on the expected peak, until enough errors are known.
 _LEAST_MARGIN = {"measured": 1.03, "profile": 1.03, "similar": 1.15, "model": 1.5, "default": 1.0}
+#: A tail is only sampled, the kernel keeps no high-water mark of it.
+_TAIL_MARGIN = 1.1
 _SLACK = 32 * MIB
 #: With nothing known at all: what most CUDA and C++ files that include torch's headers stay below.
 _DEFAULT_CUDA = 4 * GIB
@@ -38,6 +41,8 @@ class Prediction:
     expected: int
     seconds: float
     basis: str
+    tail: Tail | None = None
+    """What is reserved past the peak, where that is known."""
     bias: float = 1.0
     """The factor inside ``expected`` by which this build's peaks exceeded earlier predictions."""
 
@@ -66,12 +71,13 @@ def predict(
     predictions from anything but a measurement of the same thing."""
     known = store.entries.get(store_key(key_of(command, compiler)))
     if known is not None:
-        return _with_margin(known.peak, known.seconds, "measured", store)
+        return _with_margin(known.peak, known.seconds, "measured", store, tail=known.tail)
     wide = command.parallel
     rounds = math.ceil(max(1, len(command.targets)) / wide)
     unit = profile.find(command.source) if profile is not None and command.source else None
     if unit is not None:
-        return _with_margin(unit.peak * wide, unit.seconds * rounds, "profile", store, bias)
+        tail = unit.tail if wide == rounds == 1 else None  # with several targets there is a peak for each
+        return _with_margin(unit.peak * wide, unit.seconds * rounds, "profile", store, bias, tail=tail)
     similar = _similar(command, store)
     if similar is not None:
         scale = wide / max(1, similar.parallel)
@@ -112,6 +118,13 @@ def margin(basis: str, errors: Sequence[float]) -> float:
 def reserved(peak: int, basis: str = "profile") -> int:
     """What is reserved for an expected peak (bytes) while no errors of its basis are known."""
     return int(peak * margin(basis, ())) + _SLACK
+
+
+def claimed(task: Task) -> Task:
+    """What the broker reserves for a task that is measured like this, while no errors are known."""
+    factor = max(_TAIL_MARGIN, margin("profile", ()))
+    tail = task.tail and replace(task.tail, memory=int(task.tail.memory * factor) + _SLACK)
+    return replace(task, memory=reserved(task.memory), tail=tail)
 
 
 def bias_of(errors: Sequence[float]) -> float:
@@ -160,16 +173,27 @@ def _rank(count: int) -> int:
 
 
 def _with_margin(
-    peak: float, seconds: float, basis: str, store: Store, bias: float = 1.0, *, at_least: float = 1.0
+    peak: float,
+    seconds: float,
+    basis: str,
+    store: Store,
+    bias: float = 1.0,
+    *,
+    at_least: float = 1.0,
+    tail: Tail | None = None,
 ) -> Prediction:
     factor = max(margin(basis, store.errors.get(basis, ())), at_least if basis == "model" else 1.0)
     if basis == "model" and len(store.errors.get(basis, ())) >= _ERRORS_NEEDED:
         factor = margin(basis, store.errors[basis])
+    if tail is not None:
+        claim = int(tail.memory * bias * max(factor, _TAIL_MARGIN)) + _SLACK
+        tail = replace(tail, memory=claim) if tail.saves(int(peak)) else None
     return Prediction(
         memory=int(peak * bias * factor) + (0 if basis == "default" else _SLACK),
         expected=int(peak * bias),
         seconds=max(seconds, 0.01),
         basis=basis,
+        tail=tail,
         bias=bias,
     )
 

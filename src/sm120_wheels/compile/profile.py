@@ -10,17 +10,21 @@ import csv
 import functools
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from sm120_wheels import paths
 from sm120_wheels.compile.budget import MIB
-from sm120_wheels.compile.policy import Task
+from sm120_wheels.compile.policy import Tail, Task
 from sm120_wheels.errors import InsufficientMemoryError, SettingError
 from sm120_wheels.files import human_bytes, write_json, write_text
 
-_COLUMNS = ("source", "peak_mib", "seconds", "cpu_seconds", "include_files", "include_kib", "cutlass_files")
+_COLUMNS = (
+    *("source", "peak_mib", "seconds", "cpu_seconds", "include_files", "include_kib", "cutlass_files"),
+    *("tail_mib", "tail_after"),
+)
 #: How many trailing path components must agree for two paths to be the same source.
 _LEAST_COMMON = 2
 _KEPT_ERRORS = 200
@@ -44,6 +48,8 @@ class Unit:
     seconds: float
     cpu_seconds: float = 0.0
     footprint: Footprint | None = None
+    tail: Tail | None = None
+    """What it holds past its peak; None where that is not known, or hardly less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +73,7 @@ class Profile:
 
     def tasks(self) -> list[Task]:
         """The units as tasks for the policy, without any margin."""
-        return [Task(key=u.source, memory=u.peak, seconds=u.seconds) for u in self.units.values()]
+        return [Task(key=u.source, memory=u.peak, seconds=u.seconds, tail=u.tail) for u in self.units.values()]
 
 
 def best_match(source: str, candidates: Iterable[str]) -> str | None:
@@ -112,6 +118,7 @@ def read_profile(path: Path) -> Profile:
                 seconds=float(row["seconds"]),
                 cpu_seconds=float(row.get("cpu_seconds") or 0),
                 footprint=_row_footprint(row),
+                tail=_row_tail(row),
             )
         except (TypeError, ValueError) as exc:
             raise SettingError(
@@ -131,6 +138,12 @@ def _row_footprint(row: Mapping[str, str]) -> Footprint | None:
     )
 
 
+def _row_tail(row: Mapping[str, str]) -> Tail | None:
+    if not row.get("tail_mib"):
+        return None
+    return Tail(memory=round(float(row["tail_mib"]) * MIB), after=float(row["tail_after"]))
+
+
 def write_profile(path: Path, units: Iterable[Unit], *, comment: str) -> None:
     """Write a profile, longest first. ``comment`` says how it was measured and becomes its first lines."""
     stream = io.StringIO()
@@ -139,13 +152,18 @@ def write_profile(path: Path, units: Iterable[Unit], *, comment: str) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for unit in sorted(units, key=lambda u: (-u.seconds, u.source)):
-        footprint = unit.footprint
+        footprint, tail = unit.footprint, unit.tail
         writer.writerow(
             [unit.source, round(unit.peak / MIB), round(unit.seconds, 2), round(unit.cpu_seconds, 2)]
             + (
                 ["", "", ""]
                 if footprint is None
                 else [footprint.files, footprint.size // 1024, footprint.cutlass_files]
+            )
+            + (
+                ["", ""]
+                if tail is None or not tail.saves(unit.peak)
+                else [math.ceil(tail.memory / MIB), round(tail.after, 1)]
             )
         )
     write_text(path, stream.getvalue())
@@ -190,6 +208,7 @@ class Measured:
     cpu_seconds: float
     count: int = 1
     footprint: Footprint | None = None
+    tail: Tail | None = None
 
 
 class Store:
@@ -212,6 +231,7 @@ class Store:
                 count=before.count + 1,
                 peak=max(measured.peak, before.peak),
                 footprint=measured.footprint or before.footprint,
+                tail=_larger(measured.tail, before.tail),
             )
         self.entries[key] = measured
         self._changed = True
@@ -241,7 +261,12 @@ class Store:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             for entry in content["entries"]:
                 footprint = entry.pop("footprint", None)
-                measured = Measured(**entry, footprint=Footprint(**footprint) if footprint else None)
+                tail = entry.pop("tail", None)
+                measured = Measured(
+                    **entry,
+                    footprint=Footprint(**footprint) if footprint else None,
+                    tail=Tail(**tail) if tail else None,
+                )
                 self.entries[store_key(measured)] = measured
             self.errors = {k: [float(x) for x in v] for k, v in content["errors"].items()}
         except FileNotFoundError:
@@ -249,6 +274,11 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # A cache: a file of another format or a damaged one is as good as none, and is written anew.
             self.entries, self.errors = {}, {}
+
+
+def _larger(now: Tail | None, before: Tail | None) -> Tail | None:
+    """The later measurement, with what covers both."""
+    return replace(now, memory=max(now.memory, before.memory)) if now and before else now or before
 
 
 def store_key(m: Measured) -> str:

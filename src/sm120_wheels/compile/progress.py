@@ -11,7 +11,7 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sm120_wheels import console
-from sm120_wheels.compile.policy import PATIENCE_ALONE_S, Task
+from sm120_wheels.compile.policy import PATIENCE_ALONE_S, Tail, Task
 from sm120_wheels.compile.profile import Profile
 from sm120_wheels.compile.protocol import MESSAGE_MAX, connect, encode
 from sm120_wheels.compile.sampling import largest_programs
@@ -227,17 +227,23 @@ def _seconds_left(
     seen = [r["source"] for r in finals.values()] + [c["source"] for c in running + waiting]
     known = {unit.source for s in seen if (unit := profile.find(s)) is not None}
     pace = _pace(finals.values())
-    rest = [
-        Task(key=str(i), memory=c["needs"], seconds=max(0.5, pace * c["expected_s"] - c["for_s"]))
-        for i, c in enumerate(running)
-    ]
-    rest += [Task(key=f"w{i}", memory=c["needs"], seconds=pace * c["expected_s"]) for i, c in enumerate(waiting)]
-    rest += [
-        Task(key=f"u{u.source}", memory=u.peak, seconds=pace * u.seconds)
-        for u in profile.units.values()
-        if u.source not in known
-    ]
+    rest = [_rest_of(f"{i}", c, pace, gone=c["for_s"]) for i, c in enumerate(running)]
+    rest += [_rest_of(f"w{i}", c, pace) for i, c in enumerate(waiting)]
+    rest += [_paced(task, pace) for task in profile.tasks() if task.key not in known]
     return simulate(rest, cores=cores, budget=max(1, status["budget"])).makespan
+
+
+def _rest_of(key: str, compile_: Mapping[str, Any], pace: float, *, gone: float = 0.0) -> Task:
+    """What is left of a compile after ``gone`` seconds."""
+    tail = Tail(**compile_["tail"]) if compile_.get("tail") else None
+    task = _paced(Task(key=key, memory=compile_["needs"], seconds=compile_["expected_s"], tail=tail), pace)
+    left = task.tail and replace(task.tail, after=max(0.0, task.tail.after - gone))
+    return replace(task, memory=task.memory_after(gone), seconds=max(0.5, task.seconds - gone), tail=left)
+
+
+def _paced(task: Task, pace: float) -> Task:
+    tail = task.tail and replace(task.tail, after=pace * task.tail.after)
+    return replace(task, seconds=pace * task.seconds, tail=tail)
 
 
 def _pace(ended: Iterable[Mapping[str, Any]]) -> float:

@@ -8,17 +8,20 @@ moments in seconds since the epoch.
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sm120_wheels.compile.budget import Budget, oom_kills
-from sm120_wheels.compile.policy import Policy
+from sm120_wheels.compile.policy import Policy, Tail
 from sm120_wheels.compile.protocol import Message
 
 if TYPE_CHECKING:
     from sm120_wheels.compile.client import Client
 
 
-def end_record(client: Client, *, peak: int, code: int, killed: bool, retry: bool, message: Message) -> dict[str, Any]:
+def end_record(
+    client: Client, *, peak: int, tail: Tail | None, code: int, killed: bool, retry: bool, message: Message
+) -> dict[str, Any]:
     ended = time.time()
     wall = message.number("wall_ms") / 1000
     return {
@@ -33,6 +36,7 @@ def end_record(client: Client, *, peak: int, code: int, killed: bool, retry: boo
         "cpu_s": message.number("cpu_ms") / 1000,
         "waited_s": message.number("waited_ms") / 1000,
         "peak": peak,
+        "tail": tail and asdict(tail),
         "reserved": client.reserved,
         "expected": client.prediction.expected,
         "expected_s": round(client.prediction.seconds, 3),

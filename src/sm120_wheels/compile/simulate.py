@@ -7,6 +7,7 @@ cores only.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +31,11 @@ def simulate(
     *,
     cores: int,
     budget: int,
-    truth: Mapping[str, tuple[int, float]] | None = None,
+    truth: Mapping[str, Task] | None = None,
     window: int | None = None,
 ) -> Outcome:
-    """Run the policy over ``tasks``, each of which arrives at its ``arrived`` (seconds). ``truth`` gives the real
-    (bytes, seconds) where the tasks are only predictions; ``window`` is how many tasks of one build wait or run before
+    """Run the policy over ``tasks``, each of which arrives at its ``arrived`` (seconds). ``truth`` gives by key what
+    they really take where the tasks are only predictions; ``window`` is how many tasks of one build wait or run before
     others of it arrive (ninja's job count; default: all)."""
     policy = Policy(budget=budget, cores=cores, patience_s=float("inf"))
     real = truth or {}
@@ -42,7 +43,7 @@ def simulate(
     for task in sorted(tasks, key=lambda t: t.arrived):
         arriving.setdefault(task.build, deque()).append(task)
     here = dict.fromkeys(arriving, 0)
-    running: list[tuple[float, str, str]] = []
+    events: list[tuple[float, str, Task, bool]] = []
     starts: dict[str, float] = {}
     ends: dict[str, float] = {}
     use: dict[str, int] = {}
@@ -53,21 +54,27 @@ def simulate(
                 policy.submit(queue.popleft())
                 here[build] += 1
         for task in policy.admit(now):
-            memory, seconds = real.get(task.key, (task.memory, task.seconds))
-            starts[task.key], use[task.key] = now, memory
-            policy.observe(task.key, memory)
-            heapq.heappush(running, (now + seconds, task.key, task.build))
+            is_ = real.get(task.key, task)
+            starts[task.key], use[task.key] = now, is_.memory
+            policy.observe(task.key, is_.memory)
+            heapq.heappush(events, (now + is_.seconds, task.key, task, True))
+            if is_.tail is not None and is_.tail.after < is_.seconds:
+                heapq.heappush(events, (now + is_.tail.after, task.key, task, False))
         peak = max(peak, sum(use.values()))
         coming = [queue[0].arrived for queue in arriving.values() if queue and queue[0].arrived > now]
-        moments = coming + [end for end, _, _ in running[:1]]
+        moments = coming + [moment for moment, *_ in events[:1]]
         if not moments:
             break
         now = min(moments)
-        while running and running[0][0] == now:
-            _, key, build = heapq.heappop(running)
+        while events and events[0][0] == now:
+            _, key, task, ended = heapq.heappop(events)
+            if not ended:
+                use[key] = real.get(key, task).memory_after(now - starts[key])
+                policy.enter_tail(key, use[key])
+                continue
             policy.finish(key)
             ends[key] = now
-            here[build] -= 1
+            here[task.build] -= 1
             del use[key]
     return Outcome(makespan=max(ends.values(), default=0.0), peak=peak, starts=starts, ends=ends)
 
@@ -77,15 +84,21 @@ def fixed_jobs(tasks: Sequence[Task], *, jobs: int) -> Outcome:
     running: list[tuple[float, str]] = []
     starts: dict[str, float] = {}
     ends: dict[str, float] = {}
-    use: dict[str, int] = {}
-    now, peak = 0.0, 0
+    changes: list[tuple[float, int]] = []
+    now = 0.0
     for task in tasks:
         if len(running) >= jobs:
-            now, key = heapq.heappop(running)
-            del use[key]
-        starts[task.key], use[task.key], ends[task.key] = now, task.memory, now + task.seconds
-        heapq.heappush(running, (now + task.seconds, task.key))
-        peak = max(peak, sum(use.values()))
+            now, _ = heapq.heappop(running)
+        end = now + task.seconds
+        starts[task.key], ends[task.key] = now, end
+        heapq.heappush(running, (end, task.key))
+        kept = task.memory
+        changes.append((now, kept))
+        if task.tail is not None and task.tail.after < task.seconds:
+            kept = task.memory_after(task.tail.after)
+            changes.append((now + task.tail.after, kept - task.memory))
+        changes.append((end, -kept))
+    peak = max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
     return Outcome(makespan=max(ends.values(), default=0.0), peak=peak, starts=starts, ends=ends)
 
 

@@ -51,12 +51,12 @@ def simulate_machines(
     client_cores: int,
     local_share: float,
     link: Link,
-    truth: Mapping[str, tuple[int, float]] | None = None,
+    truth: Mapping[str, Task] | None = None,
 ) -> Machines:
     """Run ``tasks`` in the order given. ``cores`` and ``budget`` (bytes) are each builder's; ``local_share``: which
-    part of a compile's time stays on the client. ``truth``: real (bytes, seconds) where the tasks are only
-    predictions."""
-    real = {task.key: (task.memory, task.seconds) for task in tasks} | dict(truth or {})
+    part of a compile's time stays on the client. ``truth``: what they really take where the tasks are only
+    predictions. A file holds its peak until it ends here."""
+    real = {k: (t.memory, t.seconds) for k, t in ({task.key: task for task in tasks} | dict(truth or {})).items()}
     remote = {key: (memory, seconds * (1 - local_share)) for key, (memory, seconds) in real.items()}
     policies = [Policy(budget=budget, cores=cores, patience_s=float("inf")) for _ in range(machines)]
     assigned = [0] * machines

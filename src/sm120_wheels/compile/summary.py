@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120_wheels.compile.cache.stats import CacheReport
-from sm120_wheels.compile.policy import Task, lower_bound
+from sm120_wheels.compile.policy import Tail, Task, lower_bound
 from sm120_wheels.files import human_bytes, human_seconds
 
 Record = Mapping[str, Any]
@@ -34,6 +34,13 @@ class UnitSummary:
     retries: int
     exit_code: int
     basis: str
+    tail: Mapping[str, Any] | None = None
+    """What it held past its peak: ``memory`` in bytes, from ``after`` seconds of its time on."""
+
+    def task(self) -> Task:
+        """What it took, as the policy sees it."""
+        tail = Tail(**self.tail) if self.tail else None
+        return Task(key=self.source, memory=self.peak_rss, seconds=self.seconds, tail=tail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +161,7 @@ def summarise(
     seen_cores = max([s["cores"] for s in busy], default=cores)
     began = min([r["arrived"] for r in ends] + [r["ended"] - r["wall_s"] for r in turns], default=0.0)
     last = max([r["ended"] for r in ends + turns], default=0.0)
-    tasks = [Task(key=u.source, memory=u.peak_rss, seconds=u.seconds) for u in units]
-    bound = lower_bound(tasks, cores=seen_cores, budget=max(allowed, 1))
+    bound = lower_bound([u.task() for u in units], cores=seen_cores, budget=max(allowed, 1))
     finals = [tries[-1] for tries in _by_uid(ends).values()]
     counts = [s["oom_kills"] for s in samples]
     return CompileSummary(
@@ -195,6 +201,7 @@ def _unit(tries: Sequence[Record]) -> UnitSummary:
         retries=sum(1 for r in tries if r["retry"]),
         exit_code=last["exit"],
         basis=last["basis"],
+        tail=last.get("tail"),
     )
 
 
