@@ -198,7 +198,7 @@ def test_a_task_that_outgrows_its_prediction_holds_back_others_at_once() -> None
 def test_a_task_past_its_peak_makes_room_and_takes_it_back_if_it_was_not() -> None:
     policy = Policy(budget=100, cores=4)
     policy.submit(Task(key="first", memory=80, seconds=100, tail=Tail(memory=10, after=50)))
-    policy.submit(Task(key="second", memory=80, seconds=90))
+    policy.submit(Task(key="second", memory=80, seconds=40))
     assert [t.key for t in policy.admit(0)] == ["first"]
     policy.enter_tail("first", used=20)
     assert policy.held == 20, "what is in use counts, where it is more than the tail"
@@ -225,9 +225,7 @@ def test_room_for_the_first_that_does_not_fit_is_expected_when_a_tail_begins_not
     policy.submit(Task(key="large", memory=90, seconds=1000))
     policy.submit(Task(key="short", memory=20, seconds=30))
     policy.submit(Task(key="longer", memory=20, seconds=60))
-    assert [t.key for t in policy.admit(1)] == ["short"], (
-        "the longer one would hold what the large one needs after 40 s"
-    )
+    assert [t.key for t in policy.admit(1)] == ["short"], "the longer one would hold what is needed in 40 s"
 
 
 def test_a_task_whose_tail_fits_beside_the_reservation_may_start_before_it() -> None:
