@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sm120_wheels.compile.budget import GIB
-from sm120_wheels.compile.policy import lower_bound
 from sm120_wheels.compile.predict import claimed
 from sm120_wheels.compile.profile import Profile, read_profile
 from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
+from sm120_wheels.compile.task import lower_bound
 from sm120_wheels.paths import recipes_root
 
 CORES = (2, 4, 8, 16, 32, 64, 128)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sm120_wheels.compile.envelope import Envelope
-from sm120_wheels.compile.policy import Tail
+from sm120_wheels.compile.task import Tail
 
 
 def envelope(samples: Sequence[int], every: float = 0.5) -> Envelope:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sm120_wheels.compile.policy import Policy, Tail, Task, lower_bound
+from sm120_wheels.compile.policy import Policy
+from sm120_wheels.compile.task import Tail, Task, lower_bound
 
 MEMORY = st.integers(1, 120)
 TAIL = st.none() | st.builds(Tail, memory=MEMORY, after=st.floats(0.0, 100.0))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sm120_wheels.compile.budget import GIB
-from sm120_wheels.compile.policy import Tail, Task, lower_bound
 from sm120_wheels.compile.predict import claimed
 from sm120_wheels.compile.profile import read_profile
 from sm120_wheels.compile.simulate import fixed_jobs, simulate
+from sm120_wheels.compile.task import Tail, Task, lower_bound
 from sm120_wheels.paths import recipes_root
 
 TAIL = st.none() | st.builds(Tail, memory=st.integers(1, 100), after=st.floats(0.0, 50.0))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sm120_wheels.compile.policy import Task
 from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, simulate_machines
+from sm120_wheels.compile.task import Task
 
 FREE = Link(bytes_each=0, bytes_per_s=1.0, seconds_each=0.0)
 TASKS = st.lists(st.tuples(st.integers(1, 100), st.floats(0.5, 50)), min_size=1, max_size=20).map(

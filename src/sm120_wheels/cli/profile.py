@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from sm120_wheels.compile.policy import Tail
 from sm120_wheels.compile.profile import Footprint, Profile, Store, Unit, read_profile, short_source, store_path
 from sm120_wheels.compile.profile import write_profile as write
+from sm120_wheels.compile.task import Tail
 from sm120_wheels.console import note
 from sm120_wheels.errors import SettingError
 

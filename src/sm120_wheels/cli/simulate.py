@@ -13,11 +13,11 @@ from rich.table import Table
 from sm120_wheels import console, paths
 from sm120_wheels.cli.options import Bytes, json_option
 from sm120_wheels.compile.budget import measure
-from sm120_wheels.compile.policy import lower_bound
 from sm120_wheels.compile.predict import claimed
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile
 from sm120_wheels.compile.simulate import BASELINES, fixed_jobs, simulate
 from sm120_wheels.compile.simulate_machines import Link, Machines, repeated, simulate_machines
+from sm120_wheels.compile.task import lower_bound
 from sm120_wheels.errors import SettingError
 from sm120_wheels.files import human_bytes, human_seconds
 from sm120_wheels.recipe import load

@@ -20,9 +20,10 @@ from sm120_wheels.compile.client import Client, Stage
 from sm120_wheels.compile.command import parse
 from sm120_wheels.compile.envelope import Envelope
 from sm120_wheels.compile.knowledge import Knowledge, Origin
-from sm120_wheels.compile.policy import Policy, Task
+from sm120_wheels.compile.policy import Policy
 from sm120_wheels.compile.protocol import Message, parse_owner
 from sm120_wheels.compile.records import end_record, sample_record
+from sm120_wheels.compile.task import Task
 
 #: Tries of one compile: as predicted, with more, alone, alone once more.
 MOST_TRIES = 4
@@ -309,6 +310,7 @@ class Admission:
         clients = [c for c in self.clients.values() if c.stage is not Stage.NEW]
         running = [c for c in clients if c.stage in (Stage.RUNNING, Stage.LINGERING)]
         pressed = self.policy.idle_since
+        holds = {key: running.held for key, running in self.policy.running.items()}
         order = {task.key: place for place, task in enumerate(self.policy.order())}
         waiting = sorted((c for c in clients if c.stage is Stage.WAITING), key=lambda c: order.get(c.uid, 0))
         return {
@@ -325,7 +327,7 @@ class Admission:
             "others_for_s": 0.0 if pressed is None else round(now - pressed, 1),
             "builds": {session: self._build_status(session) for session in {c.origin.session for c in clients}},
             "waiting_in": dict(collections.Counter(c.origin.session for c in waiting)),
-            "running": [c.summary(now) for c in running[:_MOST_LISTED]],
+            "running": [c.summary(now, held=holds.get(c.uid, c.reserved)) for c in running[:_MOST_LISTED]],
             "waiting": [c.summary(now) for c in waiting[:_MOST_LISTED]],
         }
 

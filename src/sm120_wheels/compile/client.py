@@ -71,7 +71,8 @@ class Client:
             if exc.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.EMSGSIZE):
                 raise
 
-    def summary(self, now: float) -> dict[str, Any]:
+    def summary(self, now: float, *, held: int | None = None) -> dict[str, Any]:
+        """``held``: what is reserved for it now, for one that runs."""
         return {
             "uid": self.uid,
             "source": self.command.source or self.command.output or self.command.compiler,
@@ -80,7 +81,7 @@ class Client:
             "pid": self.pid,
             "stage": self.stage.value,
             "attempt": self.attempt,
-            "needs": self.claim if self.stage is Stage.WAITING else self.reserved,
+            "needs": self.claim if held is None else held,
             "used": self.used,
             "expected_s": round(self.prediction.seconds, 1),
             "tail": self.prediction.tail and asdict(self.prediction.tail),

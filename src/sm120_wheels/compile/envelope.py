@@ -11,14 +11,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from sm120_wheels.compile.policy import Tail
+from sm120_wheels.compile.task import Tail
 
 _STEP_S = 0.5
 _LEAST_STEPS = 6
 #: A compile is past its peak when it has held nearly what it was expected to hold at most, then no more than its tail,
-#: and is not far too early: memory may fall between two peaks.
+#: and is not far too early: memory may fall between two peaks. How early is too early allows for another machine, and
+#: for a measurement on a busy one.
 _NEARLY = 0.9
-_EARLIEST = 0.5
+_EARLIEST = 0.3
 
 
 @dataclass(kw_only=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from sm120_wheels.compile.command import CompileCommand
 from sm120_wheels.compile.footprint import Scanner
-from sm120_wheels.compile.policy import Tail
 from sm120_wheels.compile.predict import Model, Prediction, bias_of, fit, key_of, predict, units_of
 from sm120_wheels.compile.profile import Footprint, Profile, Store, read_profile
+from sm120_wheels.compile.task import Tail
 from sm120_wheels.errors import SettingError
 
 _VERSION_TIMEOUT_S = 3.0

@@ -13,7 +13,7 @@ The rule, in order:
    moment at which the running tasks will have left room for it.
 3. Tasks after it may start only where they cannot delay it: they end before that moment, or fit beside it (this is
    known as EASY backfilling).
-4. A task may hold less from some moment on (a compile past its peak, see ``envelope``). That room is free
+4. A task may hold less from some moment on (a compile past its peak, see ``task.Tail``). That room is free
    as soon as whoever watches it says so, and is counted on for the reservation of rule 2.
 5. A task whose need is larger than the budget keeps no room from the others (unless it is overdue). It is started
    alone, when nothing else runs: at once if it needs more than this machine could ever give, else after
@@ -24,58 +24,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from sm120_wheels.compile.task import Task
 
 #: How long, in seconds, a task waits for other programs to give memory back while nothing else runs.
 PATIENCE_ALONE_S = 300.0
 #: How much of a task's time, in seconds, counts against its build's turns before it has run. All of it, and a build
 #: that starts one long task would stand behind the others for minutes; none, and one build would get all that is free.
 _AHEAD_S = 30.0
-_TAIL_WORTH = 0.9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tail:
-    """What a task holds at most once its first part is over: ``memory`` in bytes, from about ``after`` seconds of its
-    time on."""
-
-    memory: int
-    after: float
-
-    def saves(self, peak: int) -> bool:
-        """Whether it is worth watching for."""
-        return self.memory <= _TAIL_WORTH * peak
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One compile that asks for memory (bytes), cores and an expected time (seconds)."""
-
-    key: str
-    memory: int
-    seconds: float
-    cores: int = 1
-    arrived: float = 0.0
-    build: str = ""
-    """Whose it is: builds take turns, and each may have a job count of its own."""
-    alone: bool = False
-    """Start only when nothing else runs, and let nothing else start: the last try of a compile that was killed."""
-    tail: Tail | None = None
-    """None: it holds ``memory`` until it ends."""
-
-    @property
-    def average(self) -> float:
-        """Bytes held on average over its time."""
-        if self.tail is None:
-            return self.memory
-        front = min(self.tail.after, self.seconds) / self.seconds
-        return front * self.memory + (1 - front) * min(self.tail.memory, self.memory)
-
-    def memory_after(self, seconds: float) -> int:
-        """Bytes held that long after its start, as expected."""
-        held_less = self.tail is not None and seconds >= self.tail.after
-        return min(self.tail.memory, self.memory) if self.tail is not None and held_less else self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,16 +355,3 @@ class Policy:
             memory=reservation.memory - task.memory_after(reservation.at - now),
             cores=reservation.cores - min(task.cores, self.cores),
         )
-
-
-def lower_bound(tasks: Iterable[Task], *, cores: int, budget: int) -> float:
-    """Seconds that no schedule can beat: the longest task, all work over all cores, all memory-seconds over the
-    budget."""
-    listed = list(tasks)
-    if not listed:
-        return 0.0
-    return max(
-        max(t.seconds for t in listed),
-        sum(t.seconds * min(t.cores, cores) for t in listed) / cores,
-        sum(t.seconds * min(t.average, budget) for t in listed) / budget,
-    )

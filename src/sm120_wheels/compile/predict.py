@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 
 from sm120_wheels.compile.budget import GIB, MIB
 from sm120_wheels.compile.command import CompileCommand
-from sm120_wheels.compile.policy import Tail, Task
 from sm120_wheels.compile.profile import Footprint, Measured, Profile, Store, Unit, best_match, short_source, store_key
+from sm120_wheels.compile.task import Tail, Task
 
 #: The least margin for each basis, as a factor on the expected peak, until enough errors are known.
 _LEAST_MARGIN = {"measured": 1.03, "profile": 1.03, "similar": 1.15, "model": 1.5, "default": 1.0}

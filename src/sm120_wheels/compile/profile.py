@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from sm120_wheels import paths
 from sm120_wheels.compile.budget import MIB
-from sm120_wheels.compile.policy import Tail, Task
+from sm120_wheels.compile.task import Tail, Task
 from sm120_wheels.errors import InsufficientMemoryError, SettingError
 from sm120_wheels.files import human_bytes, write_json, write_text
 
@@ -231,7 +231,7 @@ class Store:
                 count=before.count + 1,
                 peak=max(measured.peak, before.peak),
                 footprint=measured.footprint or before.footprint,
-                tail=_larger(measured.tail, before.tail),
+                tail=_covering(measured.tail, before.tail),
             )
         self.entries[key] = measured
         self._changed = True
@@ -276,9 +276,11 @@ class Store:
             self.entries, self.errors = {}, {}
 
 
-def _larger(now: Tail | None, before: Tail | None) -> Tail | None:
-    """The later measurement, with what covers both."""
-    return replace(now, memory=max(now.memory, before.memory)) if now and before else now or before
+def _covering(now: Tail | None, before: Tail | None) -> Tail | None:
+    """What covers both; the earlier moment, since a busy machine makes it later."""
+    if now is None or before is None:
+        return now or before
+    return Tail(memory=max(now.memory, before.memory), after=min(now.after, before.after))
 
 
 def store_key(m: Measured) -> str:

@@ -22,12 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sm120_wheels import console
-from sm120_wheels.compile.policy import PATIENCE_ALONE_S, Tail, Task
+from sm120_wheels.compile.policy import PATIENCE_ALONE_S
 from sm120_wheels.compile.profile import Profile
 from sm120_wheels.compile.protocol import MESSAGE_MAX, connect, encode
 from sm120_wheels.compile.sampling import largest_programs
 from sm120_wheels.compile.simulate import simulate
 from sm120_wheels.compile.summary import Records
+from sm120_wheels.compile.task import Tail, Task
 from sm120_wheels.files import human_bytes, human_seconds
 
 _ASK_S = 1.0

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sm120_wheels.compile.budget import Budget, oom_kills
-from sm120_wheels.compile.policy import Policy, Tail
+from sm120_wheels.compile.policy import Policy
 from sm120_wheels.compile.protocol import Message
+from sm120_wheels.compile.task import Tail
 
 if TYPE_CHECKING:
     from sm120_wheels.compile.client import Client

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sm120_wheels.compile.policy import Policy, Task
+from sm120_wheels.compile.policy import Policy
+from sm120_wheels.compile.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

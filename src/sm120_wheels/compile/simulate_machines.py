@@ -18,7 +18,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sm120_wheels.compile.policy import Policy, Task, lower_bound
+from sm120_wheels.compile.policy import Policy
+from sm120_wheels.compile.task import Task, lower_bound
 
 
 @dataclass(frozen=True, kw_only=True)

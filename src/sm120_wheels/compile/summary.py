@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120_wheels.compile.cache.stats import CacheReport
-from sm120_wheels.compile.policy import Tail, Task, lower_bound
+from sm120_wheels.compile.task import Tail, Task, lower_bound
 from sm120_wheels.files import human_bytes, human_seconds
 
 Record = Mapping[str, Any]
