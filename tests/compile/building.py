@@ -15,6 +15,7 @@ from typing import Any
 
 from sm120_wheels.compile.protocol import connect, encode, socket_path
 from sm120_wheels.compile.sampling import alive, start_ticks
+from sm120_wheels.compile.session import CompileSession
 from tests.support.waiting import until
 
 NINJA = shutil.which("ninja") or "ninja"
@@ -110,3 +111,26 @@ class Cgroup:
     def oom_kills(self) -> int:
         words = dict(line.split()[:2] for line in self.kills.read_text().splitlines())
         return int(words["oom_kill"])
+
+
+def build(project: Project, session: CompileSession, *arguments: str) -> str:
+    """Run ninja to a good end and return what it said."""
+    project.write(session.launcher[0])
+    process = project.ninja(f"-j{session.ninja_jobs}", *arguments, env=session.environment)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
+
+
+def start(project: Project, session: CompileSession, name: str) -> subprocess.Popen[bytes]:
+    """Compile one file of the project as a build tool would, in a process group of its own."""
+    source = project.folder / "csrc" / "k" / name
+    return subprocess.Popen(
+        [*session.launcher, str(project.fakecc), "-c", str(source), "-o", str(project.folder.parent / f"{name}.o")],
+        env={**os.environ, **session.environment},
+        start_new_session=True,
+    )
+
+
+def recorded(session: CompileSession, text: str) -> bool:
+    return session.records.exists() and text in session.records.read_text()
