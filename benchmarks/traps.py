@@ -24,7 +24,8 @@ import click
 
 from sm120_wheels.files import human_bytes
 from sm120_wheels.prove import inputs
-from sm120_wheels.prove.audit import Image, Library, audit, choose
+from sm120_wheels.prove.audit import Library, audit
+from sm120_wheels.prove.images import Image, choose
 from sm120_wheels.prove.names import demangle
 
 _LINK = re.compile(r"^build (\S+\.so)[^:\n]*: (.*)$", re.MULTILINE)

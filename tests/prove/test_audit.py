@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sm120_wheels.prove import inputs, traps
-from sm120_wheels.prove.audit import audit, choose, host_facts
+from sm120_wheels.prove.audit import audit, host_facts
+from sm120_wheels.prove.images import choose
 from sm120_wheels.prove.verdict import EXIT_CODES, judge
 from tests.prove.conftest import Said, Samples
 from tests.wheel.conftest import RawWheel

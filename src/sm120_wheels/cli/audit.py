@@ -14,7 +14,8 @@ from sm120_wheels.errors import AuditFailedError, UnknownArchError
 from sm120_wheels.files import sha256_file, write_text
 from sm120_wheels.prove import inputs
 from sm120_wheels.prove.allow import known_traps, merged, read_allow_list
-from sm120_wheels.prove.audit import Audit, Capability, audit
+from sm120_wheels.prove.audit import Audit, audit
+from sm120_wheels.prove.images import Capability
 from sm120_wheels.prove.render import to_json, to_terminal
 from sm120_wheels.prove.sameness import differences
 from sm120_wheels.prove.treemap import to_html

@@ -23,15 +23,14 @@ from sm120_wheels.elf import Buffer, Elf
 from sm120_wheels.errors import UnsupportedTargetError, WheelInvalidError
 from sm120_wheels.prove import fatbin, inputs
 from sm120_wheels.prove.cubin import Cubin
-from sm120_wheels.prove.traps import Trap, by_design, find_traps
+from sm120_wheels.prove.images import Capability, Image, choose
+from sm120_wheels.prove.traps import by_design, find_traps
 from sm120_wheels.wheel import library as dynamic
 from sm120_wheels.wheel import tags
 from sm120_wheels.wheel.archive import parse_filename
 from sm120_wheels.wheel.linkage import cuda_majors
 from sm120_wheels.wheel.promises import BrokenPromise, promises_of
 from sm120_wheels.wheel.version import cuda_release
-
-Capability = tuple[int, int]
 
 #: Machine code that is unpacked at the same time while traps are looked for.
 _BATCH_BYTES = 512 << 20
@@ -43,32 +42,6 @@ _TORCH_LIBRARIES = re.compile(r"^lib(?:torch|c10)[\w-]*\.so")
 #: at::, c10::, torch:: and caffe2:: in mangled names: bound to one torch release. aoti_torch_* and torch_*: stable.
 _TORCH_CXX = re.compile(r"^_ZNK?(?:St\d+\w+I)?(?:2at|3c10|5torch|6caffe2)")
 _TORCH_STABLE = re.compile(r"^(?:aoti_)?torch_\w+$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Image:
-    """One cubin or PTX text that a library carries."""
-
-    container: int
-    """Which fat binary (normally: which translation unit) of the library it is in."""
-    kind: fatbin.Kind
-    arch: Arch
-    linkable: bool
-    """Only a device linker reads it; the CUDA runtime does not load it."""
-    bytes: int
-    """In the file: header, payload, padding."""
-    unpacked_bytes: int
-    compression: fatbin.Compression
-    compiler: str
-    """The version of ptxas; for PTX the ISA version; nothing where it is not recorded."""
-    kernels: tuple[str, ...]
-    traps: tuple[Trap, ...] = ()
-    traps_unread: str = "no target would load it"
-    """Why traps were not looked for; empty where they were."""
-
-    @property
-    def target(self) -> str:
-        return f"compute_{self.arch.number}" if self.kind == "ptx" else self.arch.sm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,35 +357,3 @@ def _ptx_image(text: str, where: str, *, container: int, linkable: bool, size: i
         compiler=f"ISA {version[1]}" if version else "",
         kernels=tuple(re.findall(r"^[^/\n]*\.entry\s+([\w$]+)", text, re.MULTILINE)),
     )
-
-
-def choose(images: Sequence[Image], target: Capability) -> dict[int, int | None]:
-    """For each container, the index of the image that a GPU of this compute capability would run, or None.
-
-    Machine code before PTX; code of exactly this capability first (``a``, then ``f``, then plain), then that of the
-    highest lower minor of the same major; of PTX the highest that may be compiled for it. The CUDA guide gives the
-    order of preference only in part ("the most suitable"); among equals nothing here depends on it.
-    """
-    only_linkable = all(i.linkable for i in images)
-    best: dict[int, tuple[tuple[int, ...], int] | None] = {}
-    for index, image in enumerate(images):
-        if image.kind not in ("sass", "ptx") or (image.linkable and not only_linkable):
-            continue
-        best.setdefault(image.container, None)
-        if not _usable(image, target):
-            continue
-        rank = (
-            int(image.kind == "sass"),
-            *image.arch.capability,
-            {"a": 2, "f": 1, "": 0}[image.arch.suffix],
-        )
-        current = best[image.container]
-        if current is None or rank > current[0]:
-            best[image.container] = (rank, index)
-    return {container: None if b is None else b[1] for container, b in best.items()}
-
-
-def _usable(image: Image, target: Capability) -> bool:
-    if image.kind == "sass" or image.arch.suffix:
-        return image.arch.runs_on(target)
-    return image.arch.capability <= target

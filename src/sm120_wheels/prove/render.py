@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sm120_wheels.files import human_bytes
-from sm120_wheels.prove.audit import Audit, Image, Library, Promises
+from sm120_wheels.prove.audit import Audit, Library, Promises
+from sm120_wheels.prove.images import Image
 from sm120_wheels.prove.names import brief
 from sm120_wheels.prove.verdict import Failure, LibraryVerdict, TrapFound, Verdict
 from sm120_wheels.wheel.version import cuda_major

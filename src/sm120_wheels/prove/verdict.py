@@ -25,7 +25,8 @@ from typing import Literal
 
 from sm120_wheels.arch import Arch
 from sm120_wheels.prove.allow import AllowList
-from sm120_wheels.prove.audit import Audit, Capability, Image, Library, choose
+from sm120_wheels.prove.audit import Audit, Library
+from sm120_wheels.prove.images import Capability, Image, choose
 from sm120_wheels.prove.traps import Reason, Trap
 from sm120_wheels.wheel import version
 from sm120_wheels.wheel.linkage import cuda_majors, foreign_cuda

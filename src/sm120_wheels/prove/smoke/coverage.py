@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sm120_wheels.elf import Elf
-from sm120_wheels.prove.audit import Audit, choose
+from sm120_wheels.prove.audit import Audit
+from sm120_wheels.prove.images import choose
 from sm120_wheels.prove.inputs import Subject, mapped
 from sm120_wheels.prove.names import demangle
 from sm120_wheels.prove.smoke.model import Capability, CaseResult, State
