@@ -12,8 +12,8 @@ with that hard limit and no swap around each run, a fresh one for each (root, v1
 The memory of a run is the sum of resident sizes of ninja's whole process tree, five times a second; in a cgroup its own
 peak as well, which counts page cache.
 
-A fixed count is ended as soon as it can be no rival any more: over the budget, a compile failed, or behind the best so
-far. The counts are tried in the order given. The last line is our wall time over the best rival's.
+A fixed count is ended as soon as it is over the budget or behind the best so far; where a compile fails, ninja ends
+when those that run have. The counts are tried in the order given. The last line is our wall time over the best rival's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import click
 
 from benchmarks.lean import environment, most_resident
 from sm120_wheels.cli.options import Bytes
-from sm120_wheels.compile.budget import oom_kills
+from sm120_wheels.compile.budget import memory_folders, oom_kills
 from sm120_wheels.compile.profile import read_profile, write_profile
 from sm120_wheels.compile.session import compile_session
 from sm120_wheels.files import human_bytes, human_seconds
@@ -116,17 +116,18 @@ def limited(limit: int | None) -> Iterator[Path | None]:
     top = _CGROUPS / "memory" if v1 else _CGROUPS
     if not v1:
         (top / "cgroup.subtree_control").write_text("+memory")
+    before = next(iter(memory_folders()), top)
     folder = top / f"sm120-bench-{os.getpid()}-{next(_numbers)}"
     folder.mkdir()
-    (folder / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(limit))
-    swap = folder / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")
-    if swap.exists():
-        swap.write_text(str(limit) if v1 else "0")
-    (folder / "cgroup.procs").write_text(str(os.getpid()))
     try:
+        (folder / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(limit))
+        swap = folder / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")
+        if swap.exists():
+            swap.write_text(str(limit) if v1 else "0")
+        (folder / "cgroup.procs").write_text(str(os.getpid()))
         yield folder
     finally:
-        (top / "cgroup.procs").write_text(str(os.getpid()))
+        (before / "cgroup.procs").write_text(str(os.getpid()))
         with contextlib.suppress(OSError):  # a broker stays for a while
             folder.rmdir()
 
@@ -172,6 +173,8 @@ class Build:
             wall = time.monotonic() - began
         if process.returncode and ended == "well":
             ended = "FAILED"
+        if ended == "well" and self.memory is not None and peaks[0] > self.memory:
+            ended = "over the budget"
         return Run(name=name, wall_s=round(wall, 1), peak=peaks[0], oom_kills=oom_kills() - before, ended=ended)
 
     def ours(self) -> Run:

@@ -61,10 +61,13 @@ class Project:
     fakecc: Path
     units: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def add(self, name: str, mb: int, ms: int, *, tail_ms: int = 0, fail: int = 0, gate: Path | None = None) -> Path:
+    def add(
+        self, name: str, mb: int, ms: int, *, fail: int = 0, gate: Path | None = None, tail_gate: Path | None = None
+    ) -> Path:
         source = self.folder / "csrc" / "k" / name
         source.parent.mkdir(parents=True, exist_ok=True)
-        line = f"// mb={mb} ms={ms} tail_ms={tail_ms} fail={fail}" + (f" gate={gate}" if gate else "")
+        line = f"// mb={mb} ms={ms} fail={fail}" + (f" gate={gate}" if gate else "")
+        line += f" tail_gate={tail_gate}" if tail_gate else ""
         source.write_text(line + "\n")
         self.units[name] = (mb, ms)
         return source

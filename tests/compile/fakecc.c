@@ -1,8 +1,8 @@
 /* A stand-in for a compiler, for memory pressure: like nvcc it starts a part of itself, which takes memory for a time.
  *
- *   fakecc -c SOURCE -o OUTPUT      the source's first line says:  // mb=200 ms=500 [tail_ms=900] [fail=1] [gate=FILE]
+ *   fakecc -c SOURCE -o OUTPUT      the source's first line says:  // mb=200 ms=500 [tail_gate=FILE] [fail=1] [gate=FILE]
  *
- * For tail_ms it then runs on with next to nothing, as nvcc does past its peak.
+ * With tail_gate, it then runs on with next to nothing until that file exists, as nvcc does past its peak.
  * With gate, it holds its memory until FILE exists (at most ten minutes), so that tests wait on a condition and not on a clock.
  */
 #include <stdio.h>
@@ -26,18 +26,18 @@ int main(int count, char **arguments)
             source = arguments[i];
     }
     FILE *file = source ? fopen(source, "r") : NULL;
-    char line[4096] = "", gate[2048] = "";
+    char line[4096] = "", gate[2048] = "", tail_gate[2048] = "";
     if (!file || !fgets(line, sizeof line, file)) {
         fprintf(stderr, "fakecc: no source\n");
         return 2;
     }
-    long mb = 1, ms = 0, tail_ms = 0, fail = 0;
+    long mb = 1, ms = 0, fail = 0;
     for (char *word = strtok(line, " \n"); word; word = strtok(NULL, " \n")) {
         sscanf(word, "mb=%ld", &mb);
         sscanf(word, "ms=%ld", &ms);
-        sscanf(word, "tail_ms=%ld", &tail_ms);
         sscanf(word, "fail=%ld", &fail);
         sscanf(word, "gate=%2047s", gate);
+        sscanf(word, "tail_gate=%2047s", tail_gate);
     }
     pid_t part = fork();
     if (part == 0) {
@@ -52,9 +52,10 @@ int main(int count, char **arguments)
         nanosleep(&wait, NULL);
         int intact = memory[0] == 1;
         free(memory); /* large: it goes back to the kernel */
-        wait.tv_sec = tail_ms / 1000;
-        wait.tv_nsec = tail_ms % 1000 * 1000000;
-        nanosleep(&wait, NULL);
+        wait.tv_sec = 0;
+        wait.tv_nsec = 10000000;
+        for (int i = 0; *tail_gate && i < 60000 && access(tail_gate, F_OK) != 0; i++)
+            nanosleep(&wait, NULL);
         _exit(intact ? 0 : 3);
     }
     int status = 0;

@@ -160,7 +160,7 @@ def test_any_sequence_of_crashes_releases_everything(steps: list[str], seed: int
         elif policy.running and step == "tail":
             policy.enter_tail(chance.choice(sorted(policy.running)), chance.randint(1, 200))
         elif policy.running and step == "peak":
-            policy.leave_tail(chance.choice(sorted(policy.running)))
+            policy.leave_tail(chance.choice(sorted(policy.running)), chance.randint(1, 200))
         elif (policy.running or policy.waiting) and step in ("finish", "crash"):
             policy.forget(chance.choice(sorted({**policy.running, **policy.waiting})))
     for key in [*policy.running, *policy.waiting]:
@@ -204,7 +204,7 @@ def test_a_task_past_its_peak_makes_room_and_takes_it_back_if_it_was_not() -> No
     policy.enter_tail("first", used=20)
     assert policy.held == 20, "what is in use counts, where it is more than the tail"
     assert [t.key for t in policy.admit(50)] == ["second"]
-    policy.leave_tail("first")
+    policy.leave_tail("first", 20)
     assert policy.held == 160
     policy.submit(Task(key="third", memory=10, seconds=1))
     assert policy.admit(51) == []
@@ -217,6 +217,8 @@ def test_a_measured_peak_above_the_prediction_is_given_back_at_the_tail_too() ->
     policy.observe("liar", 90)
     policy.enter_tail("liar", used=5)
     assert policy.held == 10
+    policy.leave_tail("liar", 90)
+    assert policy.held == 90, "not what was predicted: what was seen"
 
 
 def test_room_for_the_first_that_does_not_fit_is_expected_when_a_tail_begins_not_when_a_task_ends() -> None:

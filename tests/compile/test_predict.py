@@ -11,8 +11,9 @@ import pytest
 from sm120_wheels.compile.budget import GIB, MIB
 from sm120_wheels.compile.command import CompileCommand, parse
 from sm120_wheels.compile.knowledge import Knowledge, Origin
-from sm120_wheels.compile.predict import Prediction, bias_of, fit, key_of, margin, predict
+from sm120_wheels.compile.predict import Prediction, bias_of, claimed, fit, key_of, margin, predict
 from sm120_wheels.compile.profile import Footprint, Profile, Store, Unit, read_profile
+from sm120_wheels.compile.task import Tail
 from sm120_wheels.paths import recipes_root
 
 SHIPPED = recipes_root() / "sgl-kernel" / "profiles" / "0.4.4-sm120a-whole.csv"
@@ -40,6 +41,49 @@ def test_the_profile_is_found_wherever_the_sources_lie(store: Store, profile: Pr
     found = predicted(command(), store, profile)
     assert (found.basis, found.seconds) == ("profile", 90)
     assert 4 * GIB < found.memory < 4.3 * GIB
+
+
+def test_a_tail_is_reserved_with_a_margin_and_only_where_it_is_clearly_less(store: Store) -> None:
+    def tail_of(memory: int, flags: str = "-arch=sm_120a", bias: float = 1.0) -> Tail | None:
+        unit = Unit(source="csrc/gemm/a.cu", peak=4 * GIB, seconds=90, tail=Tail(memory=memory, after=50.0))
+        return predicted(command(flags=flags), store, Profile(units={unit.source: unit}), bias).tail
+
+    assert tail_of(GIB) == Tail(memory=int(1.1 * GIB) + 32 * MIB, after=50.0)
+    assert tail_of(GIB, bias=2.0) == Tail(memory=int(2 * 1.1 * GIB) + 32 * MIB, after=50.0)
+    assert tail_of(int(3.4 * GIB)) is None, "with its margin it is nearly the peak"
+    two = "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120a,code=sm_120a"
+    assert tail_of(GIB, flags=two) is None, "each target has a peak"
+
+
+def test_a_measured_tail_is_for_one_target_alone(store: Store) -> None:
+    for flags, tails in (("-arch=sm_120a", True), ("-gencode arch=compute_90a -gencode arch=compute_120a", False)):
+        what = command(flags=flags)
+        store.add(replace(key_of(what, "nvcc 13"), peak=4 * GIB, seconds=9.0, tail=Tail(memory=GIB, after=5.0)))
+        found = predicted(what, store)
+        assert (found.basis, found.tail is not None) == ("measured", tails)
+
+
+def test_a_simulation_reserves_what_the_broker_would(store: Store) -> None:
+    unit = Unit(source="csrc/gemm/a.cu", peak=4 * GIB, seconds=90, tail=Tail(memory=GIB, after=50.0))
+    profile = Profile(units={unit.source: unit})
+    real = predicted(command(), store, profile)
+    (made_up,) = [claimed(task) for task in profile.tasks()]
+    assert (made_up.memory, made_up.tail) == (real.memory, real.tail)
+
+
+@pytest.mark.parametrize("proxy", ["sccache", "/usr/bin/distcc", "icecc"])
+def test_what_a_server_compiles_teaches_nothing(tmp_path: Path, proxy: str) -> None:
+    origin = Origin(package="p", session="s", store=str(tmp_path / "p.json"))
+    what = parse([proxy, "nvcc", "-arch=sm_120a", "-c", "/b/csrc/gemm/a.cu"], "/b")
+    knowledge = Knowledge()
+    guess = knowledge.predict(what, origin)
+    knowledge.learn(what, origin, guess, peak=15 * MIB, seconds=9, cpu_seconds=0.1, complete=True)
+    assert knowledge.predict(what, origin).basis == "default"
+    assert knowledge.predict(parse(["ccache", *what_is_behind(what)], "/b"), origin).basis == "default"
+
+
+def what_is_behind(what: CompileCommand) -> list[str]:
+    return [what.compiler, "-arch=sm_120a", "-c", what.source]
 
 
 def test_what_was_measured_here_comes_first(store: Store, profile: Profile) -> None:

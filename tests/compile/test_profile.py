@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from sm120_wheels.compile.budget import GIB, MIB
 from sm120_wheels.compile.footprint import Scanner
 from sm120_wheels.compile.profile import (
     Footprint,
+    Measured,
     Profile,
+    Store,
     Unit,
     best_match,
     check_fits,
@@ -18,6 +22,7 @@ from sm120_wheels.compile.profile import (
     shipped_profile,
     write_profile,
 )
+from sm120_wheels.compile.task import Tail
 from sm120_wheels.errors import InsufficientMemoryError, SettingError
 from sm120_wheels.paths import recipes_root
 
@@ -49,6 +54,7 @@ def test_a_profile_survives_writing_and_reading(tmp_path: Path) -> None:
             peak=GIB,
             seconds=99.0,
             footprint=Footprint(files=7, size=2048, cutlass_files=3),
+            tail=Tail(memory=200 * MIB, after=60.5),
         ),
     ]
     write_profile(tmp_path / "p.csv", units, comment="measured\nby a test")
@@ -60,6 +66,7 @@ def test_a_profile_survives_writing_and_reading(tmp_path: Path) -> None:
     [
         ("source,seconds\n", "no peak_mib in its first line"),
         ("source,peak_mib,seconds\na/b.cu,many,3\n", "line 2 of the compile profile is not a measurement"),
+        ("source,peak_mib,seconds,tail_mib\na/b.cu,9,3,1\n", "line 2 of the compile profile is not a measurement"),
         ("source,peak_mib,seconds\na/b.cu\n", "line 2 of the compile profile is not a measurement"),
     ],
 )
@@ -70,6 +77,31 @@ def test_a_damaged_profile_is_refused_with_its_place(tmp_path: Path, text: str, 
         read_profile(path)
     assert message in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+def test_a_tail_that_saves_nothing_is_not_written(tmp_path: Path) -> None:
+    units = [Unit(source="a/b.cu", peak=300 * MIB, seconds=9, tail=Tail(memory=300 * MIB, after=0.0))]
+    write_profile(tmp_path / "p.csv", units, comment="")
+    assert read_profile(tmp_path / "p.csv").units["a/b.cu"].tail is None
+
+
+def test_a_store_keeps_tails_and_reads_entries_of_before_they_were_measured(tmp_path: Path) -> None:
+    what = Measured(
+        source="a.cu", targets="120a", compiler="n", variant="", parallel=1, peak=9, seconds=1, cpu_seconds=1
+    )
+    store = Store(tmp_path / "s.json")
+    store.add(what)
+    store.save()
+    old = json.loads((tmp_path / "s.json").read_text())
+    del old["entries"][0]["tail"]
+    (tmp_path / "s.json").write_text(json.dumps(old))
+    store = Store(tmp_path / "s.json")
+    store.add(replace(what, tail=Tail(memory=3, after=2.0)))
+    store.add(replace(what, tail=Tail(memory=2, after=2.5)))
+    store.add(what)
+    store.save()
+    (entry,) = Store(tmp_path / "s.json").entries.values()
+    assert (entry.count, entry.tail) == (4, Tail(memory=3, after=2.5))
 
 
 def test_a_missing_profile_is_refused(tmp_path: Path) -> None:

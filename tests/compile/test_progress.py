@@ -93,6 +93,21 @@ def test_time_left_follows_the_pace_of_what_has_ended() -> None:
     assert told.seconds_left == pytest.approx(3 * (10 + 20 + 30) - 4)
 
 
+@pytest.mark.parametrize(("tail", "seconds"), [(None, 190.0), ({"memory": MIB, "after": 50.0}, 140.0)])
+def test_time_left_counts_on_the_room_that_files_past_their_peak_give(
+    tail: dict[str, Any] | None, seconds: float
+) -> None:
+    client = {"uid": "r", "source": "/w/k/r.cu", "session": "s", "used": MIB, "needs": 3 * MIB, "tail": tail}
+    asked = status(
+        running=[{**client, "for_s": 10.0, "expected_s": 100.0}],
+        waiting=[{**client, "uid": "w", "source": "/w/k/w.cu", "for_s": 9.0, "expected_s": 100.0}],
+        builds={"s": {"used": MIB, "cores": 2, "why_waiting": "memory"}},
+        budget=4 * MIB,
+    )
+    known = Profile(units={u.source: u for u in PROFILE.units.values() if u.source in ("k/r.cu", "k/w.cu")})
+    assert progress_of(asked, [], session="s", profile=known).seconds_left == seconds
+
+
 def test_without_a_profile_no_total_and_no_time_are_made_up() -> None:
     told = progress_of(status(), [DONE], session="s", profile=None)
     assert (told.total, told.seconds_left) == (None, None)

@@ -81,6 +81,15 @@ def test_two_large_files_overlap_where_their_peaks_do_not() -> None:
     assert lower_bound(tasks, cores=2, budget=100) == 100.0
 
 
+def test_a_tail_gives_its_room_at_once_wherever_on_the_clock_it_begins() -> None:
+    tasks = [
+        Task(key="z", memory=100, seconds=0.7),
+        Task(key="b", memory=80, seconds=0.8, tail=Tail(memory=10, after=0.1)),
+        Task(key="c", memory=80, seconds=0.05),
+    ]
+    assert simulate(tasks, cores=2, budget=100).starts["c"] == pytest.approx(0.8)
+
+
 def test_a_fixed_job_count_is_not_blamed_for_peaks_that_do_not_meet() -> None:
     first = Task(key="a", memory=80, seconds=100.0, tail=Tail(memory=10, after=20.0))
     others = [Task(key="b", memory=5, seconds=30.0), Task(key="c", memory=80, seconds=10.0)]

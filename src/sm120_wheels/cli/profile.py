@@ -32,6 +32,7 @@ def command(summary: Path, output: Path, comment: str, like: Path | None, packag
     try:
         units = json.loads(summary.read_text(encoding="utf-8"))["units"]
         measured = {u["source"]: u for u in sorted(units, key=lambda u: u["peak_rss"]) if u["exit_code"] == 0}
+        tails = {source: Tail(**u["tail"]) for source, u in measured.items() if u.get("tail")}
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise SettingError(
             "that is no compile summary", where=str(summary), why=f"{type(exc).__name__}: {exc}"
@@ -55,7 +56,7 @@ def command(summary: Path, output: Path, comment: str, like: Path | None, packag
                 peak=unit["peak_rss"],
                 seconds=unit["seconds"],
                 cpu_seconds=unit["cpu_seconds"],
-                tail=Tail(**unit["tail"]) if unit.get("tail") else None,
+                tail=tails.get(source),
                 footprint=counted.get(short_source(source)) or (known.footprint if known else None),
             )
         )

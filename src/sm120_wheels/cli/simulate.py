@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -104,7 +104,7 @@ def simulated_machines(
     """Raises :class:`InsufficientMemoryError` where the largest file cannot fit on a builder (``memory`` in bytes)."""
     check_fits(profile, ceiling=memory)
     measured = sorted(profile.tasks(), key=lambda t: t.key)
-    true = repeated(measured, files) if files else measured
+    true = [replace(task, tail=None) for task in (repeated(measured, files) if files else measured)]
     predicted = [claimed(t) for t in true]
     truth = {t.key: t for t in true}
 

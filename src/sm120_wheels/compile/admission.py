@@ -92,7 +92,7 @@ class Admission:
                 arrived=client.arrived,
                 build=client.origin.session,
                 alone=alone,
-                tail=None if client.attempt else client.prediction.tail,
+                tail=client.tail,
             )
         )
 
@@ -115,6 +115,7 @@ class Admission:
         client.attempt = message.number("attempt")
         client.reserved = message.number("held")
         client.started = now - message.number("elapsed_ms") / 1000
+        client.resumed, client.envelope = True, Envelope(whole=False)
         client.stage = Stage.RUNNING
         client.kills_before = budget.oom_kills()
         client.group = sampling.process_group(client.pid)
@@ -137,7 +138,7 @@ class Admission:
             client.attempt, client.reserved = message.number("attempt"), message.number("held")
             client.started, client.kills_before = now - seconds, budget.oom_kills()
         peak = max(client.envelope.peak, message.number("maxrss"))
-        tail = client.envelope.tail() if client.stage is Stage.RUNNING else None
+        tail = client.envelope.tail()
         code = message.number("exit")
         weak_sign = code != 0 and client.attempt == 0 and budget.oom_kills() > client.kills_before
         killed = code != 0 and (message.number("killed") == 1 or weak_sign)
@@ -276,12 +277,12 @@ class Admission:
     def _watch(self, client: Client, elapsed: float) -> None:
         """Hold for a running compile what it needs from now on."""
         client.envelope.add(elapsed, client.used)
-        tail, expected = client.prediction.tail, client.prediction.expected
-        if tail is not None and client.attempt == 0:
+        tail, expected = client.tail, client.prediction.expected
+        if tail is not None:
             if client.envelope.in_tail(tail, elapsed=elapsed, used=client.used, expected=expected):
                 self.policy.enter_tail(client.uid, client.used)
             elif client.used > tail.memory:
-                self.policy.leave_tail(client.uid)
+                self.policy.leave_tail(client.uid, client.envelope.peak)
         self.policy.observe(client.uid, client.used)
 
     def measure(self) -> None:

@@ -13,6 +13,7 @@ from sm120_wheels.compile.command import CompileCommand, parse
 from sm120_wheels.compile.envelope import Envelope
 from sm120_wheels.compile.knowledge import Origin
 from sm120_wheels.compile.predict import Prediction
+from sm120_wheels.compile.task import Tail
 
 
 class Stage(enum.Enum):
@@ -57,8 +58,16 @@ class Client:
     kills_before: int = 0
     group: int | None = None
     processes: dict[int, int] = field(default_factory=dict)
+    resumed: bool = False
+    """It ran before this broker did: what it held before is not known."""
     failed: bool = False
     """Its file did not compile."""
+
+    @property
+    def tail(self) -> Tail | None:
+        """What is reserved for it past its peak. A compile that was killed once, or that ran under another broker,
+        holds all until it ends."""
+        return None if self.attempt or self.resumed else self.prediction.tail
 
     def send(self, packet: bytes) -> None:
         """Say something, without waiting. What cannot be said is dropped: a lost peer is noticed when it is read
@@ -84,7 +93,7 @@ class Client:
             "needs": self.claim if held is None else held,
             "used": self.used,
             "expected_s": round(self.prediction.seconds, 1),
-            "tail": self.prediction.tail and asdict(self.prediction.tail),
+            "tail": asdict(self.tail) if self.tail else None,
             "basis": self.prediction.basis,
             "for_s": round(now - (self.arrived if self.stage is Stage.WAITING else self.started), 1),
         }

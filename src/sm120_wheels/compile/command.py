@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SOURCE_SUFFIXES = frozenset({".cu", ".cc", ".cpp", ".cxx", ".c", ".c++", ".C", ".s", ".S"})
-_WRAPPERS = frozenset({"ccache", "sccache", "distcc", "sm120-cc-run"})
+#: Programs whose own processes do not do the work (a server of theirs does).
+_PROXIES = frozenset({"sccache", "distcc", "icecc"})
+_WRAPPERS = _PROXIES | {"ccache", "sm120-cc-run"}
 #: Folders are named by links there, so that a cache sees the same names on every machine (compile/cache/front.py).
 _LINKS = "/.sm120-roots/"
 _WITH_VALUE = frozenset(
@@ -46,6 +48,8 @@ class CompileCommand:
     include_folders: tuple[str, ...]
     variant: str
     """Eight hex digits of the flags that change the cost of the same source."""
+    elsewhere: bool = False
+    """A server or another machine compiles: what is seen of it here teaches nothing."""
 
     @property
     def parallel(self) -> int:
@@ -57,7 +61,9 @@ class CompileCommand:
 def parse(argv: Sequence[str], cwd: str) -> CompileCommand:
     """Read a command line. Never fails: what is not understood is left out."""
     arguments = list(argv)
+    elsewhere = False
     while len(arguments) > 1 and Path(arguments[0]).name in _WRAPPERS:
+        elsewhere = elsewhere or Path(arguments[0]).name in _PROXIES
         del arguments[0]
     compiler = arguments[0] if arguments else ""
     source, output, folders, targets, kept = "", "", [], set(), []
@@ -87,6 +93,7 @@ def parse(argv: Sequence[str], cwd: str) -> CompileCommand:
         threads=threads,
         include_folders=tuple(dict.fromkeys(folders)),
         variant=hashlib.sha256("\0".join(sorted(set(kept))).encode()).hexdigest()[:8],
+        elsewhere=elsewhere,
     )
 
 

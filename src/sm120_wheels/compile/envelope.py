@@ -20,31 +20,65 @@ _LEAST_STEPS = 6
 #: for a measurement on a busy one.
 _NEARLY = 0.9
 _EARLIEST = 0.3
+#: More than what is ever added to a tail as its margin. With so much, a compile must not be taken to be past its peak
+#: before it is.
+_CLAIM = 1.25
 
 
 @dataclass(kw_only=True)
 class Envelope:
-    """Samples of one compile as they come. Bytes; seconds from its start."""
+    """Samples of one compile as they come. Bytes; seconds from its start. ``whole``: from its start on, else nothing
+    can be said of it."""
 
     peak: int = 0
+    whole: bool = True
     _most: list[int] = field(default_factory=list)
-    """The most in each step of the time."""
+    _least: list[int] = field(default_factory=list)
+    """The most and the least in each step of the time."""
 
     def add(self, elapsed: float, used: int) -> None:
         self.peak = max(self.peak, used)
         step = int(elapsed / _STEP_S)
-        self._most += [used] * (step + 1 - len(self._most))  # steps without a sample hold what came next
+        missing = step + 1 - len(self._most)
+        self._most += [used] * missing  # steps without a sample hold what came next
+        self._least += [used] * missing
         self._most[step] = max(self._most[step], used)
+        self._least[step] = min(self._least[step], used)
+
+    @property
+    def mean(self) -> int | None:
+        """Bytes held on average, at least; None for a compile that was not seen from its start."""
+        return sum(self._least) // len(self._least) if self.whole and self._least else None
 
     def tail(self) -> Tail | None:
         """Where the time is best cut into a part that holds the peak and one that holds what comes after (as much, for
-        a compile without a tail). None for one that was too short to tell."""
+        a compile without a tail). None where that cannot be told: too short, or not seen from its start.
+
+        A cut that :meth:`in_tail` would have believed too early on these very samples is not taken.
+        """
         count = len(self._most)
-        if count < _LEAST_STEPS:
+        if count < _LEAST_STEPS or not self.whole:
             return None
         after = list(itertools.accumulate(reversed(self._most), max))[::-1]
-        _, cut = min((self.peak * i + after[i] * (count - i), i) for i in range(1, count))
-        return Tail(memory=after[cut], after=cut * _STEP_S)
+        cuts = [i for i in range(1, count) if after[i] < after[i - 1]]
+        for cut in sorted(cuts, key=lambda i: self.peak * i + after[i] * (count - i)):
+            if not self._misleads(after[cut], cut, after):
+                return Tail(memory=after[cut], after=cut * _STEP_S)
+        return Tail(memory=self.peak, after=0.0)
+
+    def _misleads(self, memory: int, cut: int, after: list[int]) -> bool:
+        """Whether the compile fell to that much for a moment, past a first peak, and needed more again."""
+        claim = _CLAIM * memory
+        highest = list(itertools.accumulate(self._most, max))
+        believed = next(
+            (
+                i
+                for i in range(int(_EARLIEST * cut), cut)
+                if highest[i] >= _NEARLY * self.peak and self._least[i] <= claim
+            ),
+            cut,
+        )
+        return after[believed] > claim and believed < cut
 
     def in_tail(self, tail: Tail, *, elapsed: float, used: int, expected: int) -> bool:
         """Whether a compile that is expected to peak at ``expected`` bytes has come to its ``tail``."""

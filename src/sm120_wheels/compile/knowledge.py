@@ -22,8 +22,6 @@ from sm120_wheels.errors import SettingError
 _VERSION_TIMEOUT_S = 3.0
 #: Compiles shorter than this are not worth reading their headers for.
 _WORTH_SCANNING_S = 2.0
-#: Compilers whose own process does not do the work (its server does): what they are seen to take teaches nothing.
-_PROXIES = frozenset({"sccache", "distcc", "icecc"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,7 @@ class Knowledge:
     ) -> None:
         """Take in a compile that ended. ``complete`` is false for one that was killed: then its peak is only a lower
         bound."""
-        if not command.source or not peak or Path(command.compiler).name in _PROXIES:
+        if not command.source or not peak or command.elsewhere:
             return
         error = math.log(peak / max(1, prediction.expected))
         if prediction.basis != "measured" and (complete or error > 0):

@@ -6,9 +6,9 @@ very code. It does no I/O, predicts nothing and knows no compiler.
 The rule, in order:
 
 1. The waiting tasks are sorted by the share of the scarcer resource that they will take, times how long they take it
-   (``seconds × max(cores / all cores, memory / budget)``): with much memory that is longest first, with little it is
-   the largest rectangle first. Only tasks that arrived within ``patience_s`` of the oldest that waits compete so;
-   later ones stand behind them.
+   (``seconds × max(cores / all cores, memory / budget)``, memory on average): with much memory that is longest first,
+   with little it is the most memory over time first. Only tasks that arrived within ``patience_s`` of the oldest that
+   waits compete so; later ones stand behind them.
 2. Down that list, whatever fits is started. The first task that does not fit gets a reservation: the earliest
    moment at which the running tasks will have left room for it.
 3. Tasks after it may start only where they cannot delay it: they end before that moment, or fit beside it (this is
@@ -155,11 +155,13 @@ class Policy:
             held = min(running.held, max(used, running.task.tail.memory))
             self.running[key] = replace(running, held=held, in_tail=True)
 
-    def leave_tail(self, key: str) -> None:
-        """A first part that was thought to be over was not: the task holds again what it held before."""
+    def leave_tail(self, key: str, peak: int) -> None:
+        """A first part that was thought to be over was not: the task holds again what it held before, ``peak`` being
+        the most that was measured (bytes)."""
         running = self.running.get(key)
         if running is not None and running.in_tail:
-            self.running[key] = replace(running, held=max(running.held, running.task.memory), in_tail=False)
+            held = max(running.held, running.task.memory, peak)
+            self.running[key] = replace(running, held=held, in_tail=False)
 
     def finish(self, key: str) -> None:
         """A task ended, or its client died: whatever it held is free. Unknown keys are fine."""

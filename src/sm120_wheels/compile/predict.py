@@ -71,12 +71,14 @@ def predict(
     predictions from anything but a measurement of the same thing."""
     known = store.entries.get(store_key(key_of(command, compiler)))
     if known is not None:
-        return _with_margin(known.peak, known.seconds, "measured", store, tail=known.tail)
+        tail = known.tail if len(command.targets) <= 1 else None
+        return _with_margin(known.peak, known.seconds, "measured", store, tail=tail)
+    # With several targets there is a peak for each, so no tail is believed.
     wide = command.parallel
     rounds = math.ceil(max(1, len(command.targets)) / wide)
     unit = profile.find(command.source) if profile is not None and command.source else None
     if unit is not None:
-        tail = unit.tail if wide == rounds == 1 else None  # with several targets there is a peak for each
+        tail = unit.tail if len(command.targets) <= 1 else None
         return _with_margin(unit.peak * wide, unit.seconds * rounds, "profile", store, bias, tail=tail)
     similar = _similar(command, store)
     if similar is not None:
@@ -122,9 +124,14 @@ def reserved(peak: int, basis: str = "profile") -> int:
 
 def claimed(task: Task) -> Task:
     """What the broker reserves for a task that is measured like this, while no errors are known."""
-    factor = max(_TAIL_MARGIN, margin("profile", ()))
-    tail = task.tail and replace(task.tail, memory=int(task.tail.memory * factor) + _SLACK)
+    tail = task.tail and _claimed_tail(task.tail, peak=task.memory, factor=margin("profile", ()))
     return replace(task, memory=reserved(task.memory), tail=tail)
+
+
+def _claimed_tail(tail: Tail, *, peak: int, factor: float, bias: float = 1.0) -> Tail | None:
+    """What is reserved for a tail; None where that is hardly less than the peak (bytes)."""
+    claim = replace(tail, memory=int(tail.memory * bias * max(factor, _TAIL_MARGIN)) + _SLACK)
+    return claim if claim.saves(peak) else None
 
 
 def bias_of(errors: Sequence[float]) -> float:
@@ -186,8 +193,7 @@ def _with_margin(
     if basis == "model" and len(store.errors.get(basis, ())) >= _ERRORS_NEEDED:
         factor = margin(basis, store.errors[basis])
     if tail is not None:
-        claim = int(tail.memory * bias * max(factor, _TAIL_MARGIN)) + _SLACK
-        tail = replace(tail, memory=claim) if tail.saves(int(peak)) else None
+        tail = _claimed_tail(tail, peak=int(peak * bias), factor=factor, bias=bias)
     return Prediction(
         memory=int(peak * bias * factor) + (0 if basis == "default" else _SLACK),
         expected=int(peak * bias),

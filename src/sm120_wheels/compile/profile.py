@@ -120,7 +120,7 @@ def read_profile(path: Path) -> Profile:
                 footprint=_row_footprint(row),
                 tail=_row_tail(row),
             )
-        except (TypeError, ValueError) as exc:
+        except (KeyError, TypeError, ValueError) as exc:
             raise SettingError(
                 f"line {number} of the compile profile is not a measurement", where=str(path), why=str(exc)
             ) from exc
@@ -277,10 +277,8 @@ class Store:
 
 
 def _covering(now: Tail | None, before: Tail | None) -> Tail | None:
-    """What covers both; the earlier moment, since a busy machine makes it later."""
-    if now is None or before is None:
-        return now or before
-    return Tail(memory=max(now.memory, before.memory), after=min(now.after, before.after))
+    """The later measurement's moment, as of its time; the larger memory."""
+    return replace(now, memory=max(now.memory, before.memory)) if now and before else now or before
 
 
 def store_key(m: Measured) -> str:

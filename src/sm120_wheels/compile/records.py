@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def end_record(
-    client: Client, *, peak: int, tail: Tail | None, code: int, killed: bool, retry: bool, message: Message
+    client: Client,
+    *,
+    peak: int,
+    tail: Tail | None,
+    code: int,
+    killed: bool,
+    retry: bool,
+    message: Message,
 ) -> dict[str, Any]:
     ended = time.time()
     wall = message.number("wall_ms") / 1000
@@ -37,6 +44,7 @@ def end_record(
         "cpu_s": message.number("cpu_ms") / 1000,
         "waited_s": message.number("waited_ms") / 1000,
         "peak": peak,
+        "mean": client.envelope.mean,
         "tail": tail and asdict(tail),
         "reserved": client.reserved,
         "expected": client.prediction.expected,

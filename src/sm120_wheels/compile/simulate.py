@@ -70,7 +70,8 @@ def simulate(
         while events and events[0][0] == now:
             _, key, task, ended = heapq.heappop(events)
             if not ended:
-                use[key] = real.get(key, task).memory_after(now - starts[key])
+                is_ = real.get(key, task)
+                use[key] = is_.memory if is_.tail is None else min(is_.tail.memory, is_.memory)
                 policy.enter_tail(key, use[key])
                 continue
             policy.finish(key)

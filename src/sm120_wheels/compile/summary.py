@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120_wheels.compile.cache.stats import CacheReport
-from sm120_wheels.compile.task import Tail, Task, lower_bound
+from sm120_wheels.compile.task import Task, lower_bound
 from sm120_wheels.files import human_bytes, human_seconds
 
 Record = Mapping[str, Any]
@@ -34,13 +34,10 @@ class UnitSummary:
     retries: int
     exit_code: int
     basis: str
+    mean_rss: int | None = None
+    """Held on average, sampled; None where it was not."""
     tail: Mapping[str, Any] | None = None
     """What it held past its peak: ``memory`` in bytes, from ``after`` seconds of its time on."""
-
-    def task(self) -> Task:
-        """What it took, as the policy sees it."""
-        tail = Tail(**self.tail) if self.tail else None
-        return Task(key=self.source, memory=self.peak_rss, seconds=self.seconds, tail=tail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class LostTime:
 @dataclass(frozen=True, kw_only=True)
 class CompileSummary:
     """``makespan``: from the first arrival to the last end, seconds. ``efficiency``: lower bound (with the times and
-    peaks as they were, and the average budget) over makespan."""
+    the memory as they were, and the average budget) over makespan."""
 
     units: tuple[UnitSummary, ...]
     makespan: float
@@ -161,7 +158,9 @@ def summarise(
     seen_cores = max([s["cores"] for s in busy], default=cores)
     began = min([r["arrived"] for r in ends] + [r["ended"] - r["wall_s"] for r in turns], default=0.0)
     last = max([r["ended"] for r in ends + turns], default=0.0)
-    bound = lower_bound([u.task() for u in units], cores=seen_cores, budget=max(allowed, 1))
+    # By what was held on average: a schedule could have let a file go up while another one goes down.
+    tasks = [Task(key=u.source, memory=u.mean_rss or u.peak_rss, seconds=u.seconds) for u in units]
+    bound = lower_bound(tasks, cores=seen_cores, budget=max(allowed, 1))
     finals = [tries[-1] for tries in _by_uid(ends).values()]
     counts = [s["oom_kills"] for s in samples]
     return CompileSummary(
@@ -201,6 +200,7 @@ def _unit(tries: Sequence[Record]) -> UnitSummary:
         retries=sum(1 for r in tries if r["retry"]),
         exit_code=last["exit"],
         basis=last["basis"],
+        mean_rss=last.get("mean"),
         tail=last.get("tail"),
     )
 

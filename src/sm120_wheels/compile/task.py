@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+#: A tail above this share of the peak could be taken for memory on its way up.
 _TAIL_WORTH = 0.9
 
 
@@ -20,7 +21,7 @@ class Tail:
     after: float
 
     def saves(self, peak: int) -> bool:
-        """Whether it is worth watching for."""
+        """Whether it is clearly less than the peak (bytes)."""
         return self.memory <= _TAIL_WORTH * peak
 
 
@@ -43,7 +44,7 @@ class Task:
     @property
     def average(self) -> float:
         """Bytes held on average over its time."""
-        if self.tail is None:
+        if self.tail is None or self.seconds <= 0:
             return self.memory
         front = min(self.tail.after, self.seconds) / self.seconds
         return front * self.memory + (1 - front) * min(self.tail.memory, self.memory)
@@ -55,8 +56,8 @@ class Task:
 
 
 def lower_bound(tasks: Iterable[Task], *, cores: int, budget: int) -> float:
-    """Seconds that no schedule can beat: the longest task, all work over all cores, all memory-seconds over the
-    budget."""
+    """Seconds that no schedule of such tasks can beat: the longest, all work over all cores, all memory over time over
+    the budget."""
     listed = list(tasks)
     if not listed:
         return 0.0
