@@ -67,13 +67,14 @@ class Envelope:
         return Tail(memory=self.peak, after=0.0)
 
     def _misleads(self, memory: int, cut: int, after: list[int]) -> bool:
-        """Whether the compile fell to that much for a moment, past a first peak, and needed more again."""
+        """Whether the compile fell to that much for a moment, past a first peak, and needed more again. The step
+        before the cut has the fall itself in it."""
         claim = _CLAIM * memory
         highest = list(itertools.accumulate(self._most, max))
         believed = next(
             (
                 i
-                for i in range(int(_EARLIEST * cut), cut)
+                for i in range(int(_EARLIEST * cut), cut - 1)
                 if highest[i] >= _NEARLY * self.peak and self._least[i] <= claim
             ),
             cut,
