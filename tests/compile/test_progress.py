@@ -108,6 +108,14 @@ def test_time_left_counts_on_the_room_that_files_past_their_peak_give(
     assert progress_of(asked, [], session="s", profile=known).seconds_left == seconds
 
 
+def test_files_that_need_no_compile_are_neither_waited_for_nor_counted_as_compiled() -> None:
+    there = [".sm120-roots/w/k/unseen.cu", "/w/k/done.cu", "/w/k/r.cu", "/w/k/another.cu"]
+    told = progress_of(status(), [DONE], session="s", profile=PROFILE, present=there)
+    assert (told.done, told.there, told.total) == (1, 1, 3), "what runs or ended here is this build's own"
+    assert told.seconds_left == 6 + 20
+    assert told.line().startswith("1 of 3 compiled (1 there already), 1 running")
+
+
 def test_without_a_profile_no_total_and_no_time_are_made_up() -> None:
     told = progress_of(status(), [DONE], session="s", profile=None)
     assert (told.total, told.seconds_left) == (None, None)

@@ -10,7 +10,7 @@ import json
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -87,6 +87,8 @@ class Progress:
     one_at_a_time: int = 0
     failed: tuple[str, ...] = ()
     """Names of files that did not compile; they are not among ``done``."""
+    there: int = 0
+    """Files of the profile that needed no compile: compiled by an earlier try, or found by ccache. Not in ``total``."""
     stage: str = ""
     """What the build does while it compiles nothing, where it says so: ``packing flashinfer-python``."""
 
@@ -94,7 +96,8 @@ class Progress:
         of = f" of {self.total}" if self.total is not None else ""
         if self.stage:
             return f"{self.stage}; {self.done}{of} compiled"
-        parts = [f"{self.done}{of} compiled, {len(self.running)} running, {self.waiting} waiting"]
+        there = f" ({self.there} there already)" if self.there else ""
+        parts = [f"{self.done}{of} compiled{there}, {len(self.running)} running, {self.waiting} waiting"]
         if self.waiting and self.why_waiting and self.others is None:
             parts[0] += f" for {self.why_waiting}"
         parts.append(f"memory {human_bytes(self.used)} of {human_bytes(self.budget)}")
@@ -117,9 +120,10 @@ def watch(
     profile: Profile | None,
     ended: threading.Event,
     tell: Callable[[Progress], None],
+    present: Callable[[], Collection[str]] = tuple,
 ) -> None:
-    """Tell the progress once a second until ``ended``. While there is no broker to ask, only that is told, once files
-    were compiled without one."""
+    """Tell the progress once a second until ``ended``. ``present``: sources that need no compile any more. While there
+    is no broker to ask, only that is told, once files were compiled without one."""
     connection: sockets.socket | None = None
     written = Records(records)
     while not ended.wait(_ASK_S):
@@ -137,7 +141,9 @@ def watch(
             continue
         if isinstance(status, dict):
             largest = largest_programs(_MOST_NAMED) if status["others_for_s"] >= _OTHERS_S else []
-            tell(progress_of(status, written.read(), session=session, profile=profile, largest=largest))
+            known = written.read()
+            there = present() if profile is not None else ()
+            tell(progress_of(status, known, session=session, profile=profile, largest=largest, present=there))
     if connection is not None:
         connection.close()
 
@@ -177,8 +183,10 @@ def progress_of(
     session: str,
     profile: Profile | None,
     largest: Sequence[tuple[str, int]] = (),
+    present: Collection[str] = (),
 ) -> Progress:
-    """Join the broker's status with this session's records. ``largest``: the programs to name in a wait for others."""
+    """Join the broker's status with this session's records. ``largest``: the programs to name in a wait for others;
+    ``present``: sources that need no compile any more."""
     finals = _finals(records)
     running = [c for c in status["running"] if c["session"] == session and c["uid"] not in finals]
     # the records were read after the broker was asked: what waited then may have ended since
@@ -187,7 +195,13 @@ def progress_of(
     waiting_count = status["waiting_in"].get(session, 0) - ended_since
     own = status["builds"].get(session, {"used": 0, "cores": status["cores"], "why_waiting": ""})
     failed = _failed(finals)
+    there: set[str] = set()
+    if profile is not None:
+        there = _units(present, profile) - _units(
+            [s["source"] for s in [*finals.values(), *running, *waiting]], profile
+        )
     return Progress(
+        there=len(there),
         done=len(finals) - len(failed),
         failed=failed,
         running=tuple(
@@ -195,13 +209,13 @@ def progress_of(
             for c in sorted(running, key=lambda c: -c["for_s"])
         ),
         waiting=waiting_count,
-        total=max(len(profile.units), len(finals) + len(running) + waiting_count) if profile else None,
+        total=max(len(profile.units) - len(there), len(finals) + len(running) + waiting_count) if profile else None,
         used=own["used"],
         held=status["held"],
         budget=status["budget"],
         why_waiting=own["why_waiting"],
         killed=sum(1 for r in records if r.get("retry")),
-        seconds_left=_seconds_left(status, own["cores"], finals, running, waiting, profile) if profile else None,
+        seconds_left=_seconds_left(status, own["cores"], finals, running, waiting, profile, there) if profile else None,
         others=OtherPrograms(
             seconds=status["others_for_s"],
             source=waiting[0]["source"],
@@ -215,6 +229,11 @@ def progress_of(
     )
 
 
+def _units(sources: Iterable[str], profile: Profile) -> set[str]:
+    """Which units of the profile these sources are."""
+    return {unit.source for source in sources if (unit := profile.find(source)) is not None}
+
+
 def _seconds_left(
     status: Mapping[str, Any],
     cores: int,
@@ -222,11 +241,12 @@ def _seconds_left(
     running: list[dict[str, Any]],
     waiting: list[dict[str, Any]],
     profile: Profile,
+    there: Collection[str],
 ) -> float:
     """What the policy would need for the rest: what runs, what waits, and what the profile has and nobody has seen
     yet."""
     seen = [r["source"] for r in finals.values()] + [c["source"] for c in running + waiting]
-    known = {unit.source for s in seen if (unit := profile.find(s)) is not None}
+    known = _units(seen, profile).union(there)
     pace = _pace(finals.values())
     rest = [_rest_of(f"{i}", c, pace, gone=c["for_s"]) for i, c in enumerate(running)]
     rest += [_rest_of(f"w{i}", c, pace) for i, c in enumerate(waiting)]

@@ -22,6 +22,7 @@ from sm120_wheels.compile import budget as budgets
 from sm120_wheels.compile.cache.shared import without_secrets
 from sm120_wheels.compile.cache.stats import CacheReport
 from sm120_wheels.compile.launcher import launcher as make_launcher
+from sm120_wheels.compile.present import Present
 from sm120_wheels.compile.profile import Profile, check_fits, read_profile, store_path
 from sm120_wheels.compile.progress import Progress, watch
 from sm120_wheels.compile.protocol import owner_text, socket_path
@@ -123,10 +124,11 @@ def compile_session(
         if on_progress is not None:
             on_progress(replace(progress, stage=session.stage))
 
+    present = Present(work_dir, records).sources
     watcher = threading.Thread(
         target=watch,
         kwargs={"socket": meeting, "session": identity, "records": records, "profile": known}
-        | {"ended": ended, "tell": tell},
+        | {"ended": ended, "tell": tell, "present": present},
         daemon=True,
     )
     if on_progress is not None:

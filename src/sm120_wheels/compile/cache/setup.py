@@ -60,7 +60,8 @@ def compiler_cache(
         return
     with _shared(found, shared_cache, session, environ=environ, tell=tell) as (socket, report):
         statistics = work_dir / "ccache-statistics.log"
-        statistics.unlink(missing_ok=True)
+        if statistics.exists():  # an earlier try's: what it found is there
+            statistics.replace(work_dir / f"ccache-statistics-{statistics.stat().st_mtime_ns}.log")
         turns = work_dir.absolute() / "preprocessing"
         turns.mkdir(exist_ok=True)
         session.environment |= ccache.environment(

@@ -15,6 +15,7 @@ from sm120_wheels.files import human_bytes
 
 #: Lines of ccache's statistics log that say where something was stored or looked up, not what came of the call.
 _DETAILS = ("local_storage_", "remote_storage_", "primary_storage_", "secondary_storage_")
+_HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})
 _LOOKUPS = frozenset({"direct_cache_miss", "preprocessed_cache_miss"})
 
 
@@ -100,18 +101,28 @@ def _shared_line(shared: SharedReport) -> str:
 
 def read_statistics_log(path: Path) -> list[list[str]]:
     """The counters of each call of ccache (its ``stats_log``). A file that is not there holds none."""
-    calls: list[list[str]] = []
+    return [counters for _, counters in _calls(path)]
+
+
+def found_by_ccache(path: Path) -> set[str]:
+    """The sources that a statistics log says were in the cache, as ccache was given them."""
+    return {source for source, counters in _calls(path) if _HITS.intersection(counters)}
+
+
+def _calls(path: Path) -> list[tuple[str, list[str]]]:
+    """Source and counters of each call. A file that is not there holds none."""
+    calls: list[tuple[str, list[str]]] = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return calls
     for line in lines:
         if line.startswith("# "):
-            calls.append([])
+            calls.append((line[2:].strip(), []))
         elif line.strip():
             if not calls:
-                calls.append([])
-            calls[-1].append(line.strip())
+                calls.append(("", []))
+            calls[-1][1].append(line.strip())
     return calls
 
 
@@ -119,7 +130,7 @@ def count(calls: Iterable[list[str]], *, tool: str, shared: SharedReport | None 
     hits = remote = misses = 0
     other: Counter[str] = Counter()
     for call in calls:
-        if any(name in call for name in ("direct_cache_hit", "preprocessed_cache_hit")):
+        if _HITS.intersection(call):
             hits += 1
             remote += any(name in call for name in ("remote_storage_hit", "secondary_storage_hit"))
         elif "cache_miss" in call:
