@@ -1,7 +1,7 @@
 """A real build, scheduled by need and by fixed job counts, in one run on one machine.
 
     python -m benchmarks.real_build BUILD --profile FILE (--memory 40GiB | --limit 24GiB) --static 4-12 \
-        [--cores 0-15] [--only NAME …] [--without NAME …] [--json FILE]
+        [--cores 16] [--only NAME …] [--without NAME …] [--json FILE]
 
 BUILD is a configured folder with a build.ninja (`sm120 build --keep-work` leaves one, `benchmarks.lean --prepare` makes
 one); our run puts the launcher before its compiles, the fixed runs take it out. `--only` and `--without` choose among
@@ -112,7 +112,7 @@ def limited(limit: int | None) -> Iterator[Path | None]:
     if limit is None:
         yield None
         return
-    v1 = (_CGROUPS / "memory" / "memory.limit_in_bytes").exists() or (_CGROUPS / "memory" / "tasks").exists()
+    v1 = (_CGROUPS / "memory" / "memory.limit_in_bytes").exists()
     top = _CGROUPS / "memory" if v1 else _CGROUPS
     if not v1:
         (top / "cgroup.subtree_control").write_text("+memory")
@@ -140,6 +140,8 @@ def counted(folder: Path | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
+    """What is built in each run: ``objects`` of ``folder``'s build.ninja. Bytes; ``where``: for what a run leaves."""
+
     folder: Path
     objects: list[str]
     profile: Path
@@ -220,7 +222,7 @@ def say(run: Run) -> None:
 def report(runs: list[Run]) -> None:
     print("| run | wall | peak memory | the cgroup's peak | OOM kills | ended |\n|---|--:|--:|--:|--:|---|")
     for run in runs:
-        wall = human_seconds(run.wall_s) if run.ok else f"(stopped at {human_seconds(run.wall_s)})"
+        wall = human_seconds(run.wall_s) if run.ok else f"(ended at {human_seconds(run.wall_s)})"
         inside = human_bytes(run.cgroup_peak) if run.cgroup_peak is not None else ""
         cells = [run.name, wall, human_bytes(run.peak), inside, str(run.oom_kills), run.ended]
         print("| " + " | ".join(cells) + " |")
@@ -229,7 +231,7 @@ def report(runs: list[Run]) -> None:
         raise click.ClickException(f"our run ended: {runs[0].ended}")
     rivals = [run.wall_s for run in runs[1:] if run.ok]
     if not rivals:
-        print("no fixed job count stayed within the memory")
+        print("no fixed job count stayed within the memory" if runs[1:] else "no fixed job count was tried")
         return
     print(f"ours_over_best_static: {runs[0].wall_s / min(rivals):.3f}")
 

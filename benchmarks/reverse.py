@@ -93,8 +93,7 @@ def identical(ours: Path, reference: Path) -> int:
 @click.option("--patch", "only", multiple=True, metavar="NNNN", help="Only this one. Repeatable.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def main(prepare: Path, jobs: int, version: str, only: tuple[str, ...], options: tuple[str, ...]) -> None:
-    without = [] if "--without" in options else ["--without", "triton-kernels,sparse-attention"]
-    what = ["--version", version, *without, *options]
+    what = ["--version", version, "--without", "triton-kernels,sparse-attention", *options]
     build = configured(prepare.absolute() / "lean", what)
     known = recipe.load("sgl-kernel").versions
     chosen = [one for one in patch.select(patch.discover("sgl-kernel"), version, known) if one.group == "lean"]
