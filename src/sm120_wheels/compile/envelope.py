@@ -20,8 +20,8 @@ _LEAST_STEPS = 6
 #: for a measurement on a busy one.
 _NEARLY = 0.9
 _EARLIEST = 0.3
-#: More than what is ever added to a tail as its margin. With so much, a compile must not be taken to be past its peak
-#: before it is.
+#: With so much as margin, a compile must not be taken to be past its peak before it is. A prediction adds less, but for
+#: tails of some 200 MB and below and for builds whose peaks have proved larger than predicted.
 _CLAIM = 1.25
 
 
@@ -59,18 +59,19 @@ class Envelope:
         count = len(self._most)
         if count < _LEAST_STEPS or not self.whole:
             return None
+        highest = list(itertools.accumulate(self._most, max))
         after = list(itertools.accumulate(reversed(self._most), max))[::-1]
         cuts = [i for i in range(1, count) if after[i] < after[i - 1]]
         for cut in sorted(cuts, key=lambda i: self.peak * i + after[i] * (count - i)):
-            if not self._misleads(after[cut], cut, after):
+            if not self._misleads(cut, highest, after):
                 return Tail(memory=after[cut], after=cut * _STEP_S)
         return Tail(memory=self.peak, after=0.0)
 
-    def _misleads(self, memory: int, cut: int, after: list[int]) -> bool:
-        """Whether the compile fell to that much for a moment, past a first peak, and needed more again. The step
-        before the cut has the fall itself in it."""
-        claim = _CLAIM * memory
-        highest = list(itertools.accumulate(self._most, max))
+    def _misleads(self, cut: int, highest: list[int], after: list[int]) -> bool:
+        """Whether the compile fell to what it holds after the cut for a moment, past a first peak, and needed more
+        again. ``highest`` and ``after``: the most up to each step, and from it on. The step before the cut has the
+        fall itself in it."""
+        claim = _CLAIM * after[cut]
         believed = next(
             (
                 i
@@ -79,7 +80,7 @@ class Envelope:
             ),
             cut,
         )
-        return after[believed] > claim and believed < cut
+        return after[believed] > claim
 
     def in_tail(self, tail: Tail, *, elapsed: float, used: int, expected: int) -> bool:
         """Whether a compile that is expected to peak at ``expected`` bytes has come to its ``tail``."""

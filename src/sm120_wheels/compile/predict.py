@@ -69,16 +69,16 @@ def predict(
 ) -> Prediction:
     """Predict one compile. ``compiler`` is its version text; ``bias`` a factor by which this build's peaks exceed
     predictions from anything but a measurement of the same thing."""
+    one_peak = len(command.targets) <= 1  # with several targets there is a peak for each, so no tail is believed
     known = store.entries.get(store_key(key_of(command, compiler)))
     if known is not None:
-        tail = known.tail if len(command.targets) <= 1 else None
+        tail = known.tail if one_peak else None
         return _with_margin(known.peak, known.seconds, "measured", store, tail=tail)
-    # With several targets there is a peak for each, so no tail is believed.
     wide = command.parallel
     rounds = math.ceil(max(1, len(command.targets)) / wide)
     unit = profile.find(command.source) if profile is not None and command.source else None
     if unit is not None:
-        tail = unit.tail if len(command.targets) <= 1 else None
+        tail = unit.tail if one_peak else None
         return _with_margin(unit.peak * wide, unit.seconds * rounds, "profile", store, bias, tail=tail)
     similar = _similar(command, store)
     if similar is not None:

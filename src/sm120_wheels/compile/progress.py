@@ -120,7 +120,7 @@ def watch(
     profile: Profile | None,
     ended: threading.Event,
     tell: Callable[[Progress], None],
-    present: Callable[[], Collection[str]] = tuple,
+    present: Callable[[], Collection[str]],
 ) -> None:
     """Tell the progress once a second until ``ended``. ``present``: sources that need no compile any more. While there
     is no broker to ask, only that is told, once files were compiled without one."""
@@ -195,11 +195,11 @@ def progress_of(
     waiting_count = status["waiting_in"].get(session, 0) - ended_since
     own = status["builds"].get(session, {"used": 0, "cores": status["cores"], "why_waiting": ""})
     failed = _failed(finals)
+    here: set[str] = set()
     there: set[str] = set()
     if profile is not None:
-        there = _units(present, profile) - _units(
-            [s["source"] for s in [*finals.values(), *running, *waiting]], profile
-        )
+        here = _units([s["source"] for s in [*finals.values(), *running, *waiting]], profile)
+        there = _units(present, profile) - here
     return Progress(
         there=len(there),
         done=len(finals) - len(failed),
@@ -215,7 +215,9 @@ def progress_of(
         budget=status["budget"],
         why_waiting=own["why_waiting"],
         killed=sum(1 for r in records if r.get("retry")),
-        seconds_left=_seconds_left(status, own["cores"], finals, running, waiting, profile, there) if profile else None,
+        seconds_left=_seconds_left(status, own["cores"], finals, running, waiting, profile, here | there)
+        if profile
+        else None,
         others=OtherPrograms(
             seconds=status["others_for_s"],
             source=waiting[0]["source"],
@@ -241,12 +243,10 @@ def _seconds_left(
     running: list[dict[str, Any]],
     waiting: list[dict[str, Any]],
     profile: Profile,
-    there: Collection[str],
+    known: Collection[str],
 ) -> float:
-    """What the policy would need for the rest: what runs, what waits, and what the profile has and nobody has seen
-    yet."""
-    seen = [r["source"] for r in finals.values()] + [c["source"] for c in running + waiting]
-    known = _units(seen, profile).union(there)
+    """What the policy would need for the rest: what runs, what waits, and what the profile has beside the ``known``
+    units."""
     pace = _pace(finals.values())
     rest = [_rest_of(f"{i}", c, pace, gone=c["for_s"]) for i, c in enumerate(running)]
     rest += [_rest_of(f"w{i}", c, pace) for i, c in enumerate(waiting)]

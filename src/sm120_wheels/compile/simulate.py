@@ -55,12 +55,12 @@ def simulate(
                 policy.submit(queue.popleft())
                 here[build] += 1
         for task in policy.admit(now):
-            is_ = real.get(task.key, task)
-            starts[task.key], use[task.key] = now, is_.memory
-            policy.observe(task.key, is_.memory)
-            heapq.heappush(events, (now + is_.seconds, task.key, task, True))
-            if is_.tail is not None and is_.tail.after < is_.seconds:
-                heapq.heappush(events, (now + is_.tail.after, task.key, task, False))
+            true = real.get(task.key, task)
+            starts[task.key], use[task.key] = now, true.memory
+            policy.observe(task.key, true.memory)
+            heapq.heappush(events, (now + true.seconds, task.key, task, True))
+            if true.tail is not None and true.tail.after < true.seconds:
+                heapq.heappush(events, (now + true.tail.after, task.key, task, False))
         peak = max(peak, sum(use.values()))
         coming = [queue[0].arrived for queue in arriving.values() if queue and queue[0].arrived > now]
         moments = coming + [moment for moment, *_ in events[:1]]
@@ -70,8 +70,7 @@ def simulate(
         while events and events[0][0] == now:
             _, key, task, ended = heapq.heappop(events)
             if not ended:
-                is_ = real.get(key, task)
-                use[key] = is_.memory if is_.tail is None else min(is_.tail.memory, is_.memory)
+                use[key] = real.get(key, task).memory_past_peak
                 policy.enter_tail(key, use[key])
                 continue
             policy.finish(key)
@@ -94,12 +93,8 @@ def fixed_jobs(tasks: Sequence[Task], *, jobs: int) -> Outcome:
         end = now + task.seconds
         starts[task.key], ends[task.key] = now, end
         heapq.heappush(running, (end, task.key))
-        kept = task.memory
-        changes.append((now, kept))
-        if task.tail is not None and task.tail.after < task.seconds:
-            kept = task.memory_after(task.tail.after)
-            changes.append((now + task.tail.after, kept - task.memory))
-        changes.append((end, -kept))
+        less_from = end if task.tail is None else min(now + task.tail.after, end)
+        changes += [(now, task.memory), (less_from, task.memory_past_peak - task.memory), (end, -task.memory_past_peak)]
     peak = max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
     return Outcome(makespan=max(ends.values(), default=0.0), peak=peak, starts=starts, ends=ends)
 

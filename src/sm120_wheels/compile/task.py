@@ -42,17 +42,21 @@ class Task:
     """None: it holds ``memory`` until it ends."""
 
     @property
+    def memory_past_peak(self) -> int:
+        """Bytes held once the first part is over; to the end as many where that is not known."""
+        return self.memory if self.tail is None else min(self.tail.memory, self.memory)
+
+    @property
     def average(self) -> float:
         """Bytes held on average over its time."""
         if self.tail is None or self.seconds <= 0:
             return self.memory
         front = min(self.tail.after, self.seconds) / self.seconds
-        return front * self.memory + (1 - front) * min(self.tail.memory, self.memory)
+        return front * self.memory + (1 - front) * self.memory_past_peak
 
     def memory_after(self, seconds: float) -> int:
         """Bytes held that long after its start, as expected."""
-        held_less = self.tail is not None and seconds >= self.tail.after
-        return min(self.tail.memory, self.memory) if self.tail is not None and held_less else self.memory
+        return self.memory_past_peak if self.tail is not None and seconds >= self.tail.after else self.memory
 
 
 def lower_bound(tasks: Iterable[Task], *, cores: int, budget: int) -> float:

@@ -13,6 +13,7 @@ import pytest
 from sm120_wheels.compile.cache.ccache import find
 from sm120_wheels.compile.cache.front import NAMES_DEFINE
 from sm120_wheels.compile.isolation import no_network_prefix
+from sm120_wheels.compile.present import Present
 from sm120_wheels.errors import ToolMissingError
 from tests.compile.building import Runtime
 from tests.compile.cache.building import Tree
@@ -37,6 +38,15 @@ def test_a_hit_in_another_folder_has_the_same_bytes_and_asks_for_no_memory(runti
     ]
     assert warm.summary.to_json()["cache"]["hit_rate"] == 1.0
     assert cold.summary.units[0].source == str(first.sources / "a.cpp"), "named as it lies, not by a link"
+
+
+def test_what_an_earlier_try_found_or_compiled_is_known_to_the_next(runtime: Runtime, tmp_path: Path) -> None:
+    Tree(top=tmp_path / "one").write(a__cpp=HOST, shared__h=SHARED).build("a.cpp")
+    again = Tree(top=tmp_path / "two").write(a__cpp=HOST, b__cpp=HOST + "int more;", shared__h=SHARED)
+    assert (again.build("a.cpp").cache.hits, again.build("b.cpp").cache.hits) == (1, 0)
+    work = again.top / "work"
+    there = Present(work, work / "compile-next.jsonl").sources()
+    assert {Path(source).name for source in there} == {"a.cpp", "b.cpp"}
 
 
 def test_an_object_named_after_the_whole_path_of_its_source_hits_in_another_folder(
